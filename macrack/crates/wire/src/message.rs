@@ -1,0 +1,124 @@
+//! Requests and replies, the same on both links.
+//!
+//! ```text
+//!   {"id": 7, "verb": "Stop", "graceSeconds": 30}   →   {"id": 7, "report": {…}}
+//!   {"id": 8, "verb": "Watch"}                      →   {"id": 8, "event": {…}} …
+//!   {"id": 9, "verb": "Fly"}                        →   {"id": 9, "error": {"kind": "UnknownVerb", …}}
+//! ```
+//!
+//! Invariant: a reply carries the id of its request; an error about something that had no readable id
+//! carries none.
+
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::link::parse;
+
+/// The longest message of a refusal that is passed on, in characters.
+const MAX_REFUSAL: usize = 512;
+
+/// A request: an id chosen by the asking side, and a verb with its arguments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request<V> {
+    /// Echoed by every reply to this request.
+    pub id: u64,
+    /// What is asked.
+    #[serde(flatten)]
+    pub verb: V,
+}
+
+/// A reply.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply<R> {
+    /// The request that is answered; absent when it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// The answer.
+    #[serde(flatten)]
+    pub body: Body<R>,
+}
+
+/// What a reply says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Body<R> {
+    /// The request was carried out or taken on; this is the state after it.
+    Report(R),
+    /// One of the states that a watch shows: the present one at once, then one per change. States that
+    /// a slow reader would have missed are skipped; the newest never is.
+    Event(R),
+    /// The request was refused.
+    Error(Refusal),
+}
+
+/// Why a request was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The kind, for programs.
+    pub kind: RefusalKind,
+    /// What to do about it, for people.
+    pub message: String,
+}
+
+/// The kinds of refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RefusalKind {
+    /// The frame is not a JSON object with an id.
+    Malformed,
+    /// The verb is not known to this build, or its arguments do not fit.
+    UnknownVerb,
+    /// The request is understood and makes no sense now.
+    Denied,
+    /// The peer asks for more than it may (connections, mistakes).
+    TooMany,
+}
+
+impl Refusal {
+    /// A refusal; an overlong message is cut.
+    pub fn new(kind: RefusalKind, message: impl Into<String>) -> Self {
+        let message: String = message.into();
+        Refusal {
+            kind,
+            message: message.chars().take(MAX_REFUSAL).collect(),
+        }
+    }
+
+    /// A refusal of something understood.
+    pub fn denied(message: impl Into<String>) -> Self {
+        Refusal::new(RefusalKind::Denied, message)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+#[derive(Deserialize)]
+struct Head {
+    id: u64,
+    verb: String,
+}
+
+/// Reads a request; on failure, the id it had (if any) and what to answer.
+pub fn read_request<V: DeserializeOwned>(
+    body: &[u8],
+) -> Result<Request<V>, (Option<u64>, Refusal)> {
+    let head: Head = parse(body, "a request").map_err(|error| {
+        (
+            None,
+            Refusal::new(RefusalKind::Malformed, error.to_string()),
+        )
+    })?;
+    parse(body, "a request").map_err(|error| {
+        let verb: String = head.verb.chars().take(64).collect();
+        let message = format!("verb {verb:?}: {error}");
+        (
+            Some(head.id),
+            Refusal::new(RefusalKind::UnknownVerb, message),
+        )
+    })
+}
