@@ -1,0 +1,2 @@
+//! `image.macrack.io`: the goldens.
+pub mod macos_image;

@@ -1,0 +1,111 @@
+//! Rules of the code base that no compiler checks: layering, the clock ban in `core`, file sizes, and the
+//! names of what MacRack never does (raise the kernel's VM limit).
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::generate::root;
+
+/// Crates that a crate may not depend on. Dependencies point one way: `api ← core ← {operator, model}`.
+const FORBIDDEN: &[(&str, &[&str])] = &[
+    ("api", &["macrack-core", "macrack-operator", "macrack-agent", "macrack-wire", "macrack-testkit"]),
+    ("core", &["macrack-operator", "macrack-agent", "macrack-wire", "macrack-testkit", "tokio", "kube-client"]),
+    ("wire", &["macrack-core", "macrack-operator", "macrack-agent", "kube"]),
+    ("agent", &["macrack-operator", "macrack-core"]),
+    ("vm", &["macrack-operator", "macrack-core", "macrack-agent"]),
+    ("guest", &["macrack-operator", "macrack-core", "macrack-agent", "kube"]),
+];
+
+/// What `core` may not say: time arrives as `now`, and there is no I/O.
+const CORE_BAN: &[&str] =
+    &["Timestamp::now", "SystemTime::now", "Instant::now", "kube::Client", "tokio::", "std::fs", "std::net", "rand::"];
+
+/// The limit is Apple's. Nothing in the product may name the means of raising it.
+fn limit_words() -> [String; 3] {
+    ["hv_apple_isa_vm_".to_owned() + "quota=", "hv.apple_isa_vm_".to_owned() + "quota", "nvram boot-".to_owned() + "args"]
+}
+
+/// Longest file, in lines.
+const MAX_LINES: usize = 600;
+
+/// Every rule; all findings are reported at once.
+pub(crate) fn check() -> Result<()> {
+    let mut findings = Vec::new();
+    for file in sources(&root().join("crates"))? {
+        let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        let name = file.strip_prefix(root()).unwrap_or(&file).display().to_string();
+        judge(&name, &text, &mut findings);
+    }
+    for (krate, forbidden) in FORBIDDEN {
+        let manifest = root().join("crates").join(krate).join("Cargo.toml");
+        let Ok(text) = fs::read_to_string(&manifest) else { continue };
+        findings.extend(layering(krate, forbidden, &text));
+    }
+    if findings.is_empty() {
+        return Ok(());
+    }
+    bail!("rules broken:\n  {}", findings.join("\n  "))
+}
+
+fn judge(name: &str, text: &str, findings: &mut Vec<String>) {
+    let lines = text.lines().count();
+    if lines > MAX_LINES {
+        findings.push(format!("{name}: {lines} lines, at most {MAX_LINES}; split it by duty"));
+    }
+    if name.starts_with("crates/core/src") {
+        let production = text.split("#[cfg(test)]").next().unwrap_or(text);
+        for word in CORE_BAN.iter().filter(|w| production.contains(**w)) {
+            findings.push(format!("{name}: says {word}; core is pure, time arrives as `now`"));
+        }
+    }
+    for word in limit_words().iter().filter(|w| text.contains(w.as_str())) {
+        findings.push(format!("{name}: names {word}; MacRack has no path that asks the kernel for more"));
+    }
+}
+
+fn layering(krate: &str, forbidden: &[&str], manifest: &str) -> Vec<String> {
+    let runtime = manifest.split("[dev-dependencies]").next().unwrap_or(manifest);
+    forbidden
+        .iter()
+        .filter(|dep| runtime.lines().any(|l| l.trim_start().starts_with(&format!("{dep}.")) || l.trim_start().starts_with(&format!("{dep} "))))
+        .map(|dep| format!("crates/{krate} depends on {dep}; dependencies point one way"))
+        .collect()
+}
+
+fn sources(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(sources(&path)?);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rule_sees_a_planted_fault() {
+        let mut findings = Vec::new();
+        judge("crates/core/src/x.rs", "let now = jiff::Timestamp::now();", &mut findings);
+        assert!(findings[0].contains("core is pure"), "{findings:?}");
+        findings.clear();
+        judge("crates/agent/src/x.rs", &("x\n".repeat(601)), &mut findings);
+        assert!(findings[0].contains("at most 600"), "{findings:?}");
+        findings.clear();
+        judge("crates/agent/src/x.rs", &format!("set({:?})", limit_words()[1]), &mut findings);
+        assert!(findings[0].contains("no path"), "{findings:?}");
+        let planted = layering("core", &["tokio"], "[dependencies]\ntokio.workspace = true\n");
+        assert!(planted[0].contains("depends on tokio"), "{planted:?}");
+        assert!(layering("core", &["tokio"], "[dev-dependencies]\ntokio.workspace = true\n").is_empty());
+    }
+}
