@@ -39,6 +39,8 @@ pub enum FirstBoot {
     NotAsked,
     /// The host said that there is none.
     NotNeeded,
+    /// It was handed over and waits for a user session.
+    Waiting,
     /// It runs.
     Running,
     /// It ended; 128 + n stands for signal n, as in a shell.

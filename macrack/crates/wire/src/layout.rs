@@ -54,6 +54,12 @@ impl VmDir {
         self.0.join("first-boot.sh")
     }
 
+    /// `manifest.json`: a copy of the golden's manifest, for the record of what this clone is made of.
+    /// A simulated guest shows the versions in its `contents`.
+    pub fn manifest(&self) -> PathBuf {
+        self.0.join("manifest.json")
+    }
+
     /// `guest.sock`: stands for the guest's vsock port where there is none.
     pub fn guest_socket(&self) -> PathBuf {
         self.0.join("guest.sock")

@@ -1,0 +1,167 @@
+//! The one task that owns what this guest says, and the service through which its host hears it.
+//!
+//! Invariant: the stage is derived from facts (the session, the script's state) and never stored; a
+//! report is published only when it differs from the last one.
+
+use std::future::pending;
+use std::io;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::sync::Arc;
+
+use macrack_wire::{Answer, FirstBoot, GuestReport, GuestStage, GuestVerb, Refusal, Role, Service};
+use tokio::process::Child;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::first_boot::Script;
+use crate::probe::{Probe, Session};
+
+/// Requests that wait for the task; one host asks one thing at a time.
+const QUEUE: usize = 8;
+
+type Request = (GuestVerb, oneshot::Sender<Result<(), Refusal>>);
+
+/// What the host reaches.
+#[derive(Debug)]
+pub struct GuestService {
+    reports: watch::Receiver<GuestReport>,
+    requests: mpsc::Sender<Request>,
+}
+
+/// The task behind it.
+#[derive(Debug)]
+pub struct Guest<P> {
+    probe: Arc<P>,
+    script: Script,
+    running: Option<Child>,
+    reports: watch::Sender<GuestReport>,
+    requests: mpsc::Receiver<Request>,
+}
+
+/// The stage that follows from who sits at the machine and what became of the script.
+pub fn stage(session: Session, first_boot: &FirstBoot) -> GuestStage {
+    match session {
+        Session::None => GuestStage::AgentStarting,
+        Session::LoginWindow => GuestStage::LoginWindow,
+        Session::User if first_boot.is_satisfied() => GuestStage::Ready,
+        Session::User => GuestStage::UserSession,
+    }
+}
+
+impl<P: Probe> Guest<P> {
+    /// The guest whose disk is mounted at `root`, and its service.
+    pub fn new(probe: Arc<P>, root: &Path) -> io::Result<(Self, GuestService)> {
+        let script = Script::load(root)?;
+        let (reports, seen) = watch::channel(report(&*probe, script.state()));
+        let (asked, requests) = mpsc::channel(QUEUE);
+        let guest = Guest {
+            probe,
+            script,
+            running: None,
+            reports,
+            requests,
+        };
+        let service = GuestService {
+            reports: seen,
+            requests: asked,
+        };
+        Ok((guest, service))
+    }
+
+    /// Runs until the machine goes down or nobody can ask any more.
+    pub async fn run(mut self) -> io::Result<()> {
+        let mut sessions = self.probe.sessions();
+        loop {
+            if *sessions.borrow() == Session::User && self.running.is_none() {
+                self.running = self.script.begin(&*self.probe)?;
+            }
+            self.publish();
+            tokio::select! {
+                changed = sessions.changed() => if changed.is_err() { return Ok(()) },
+                ended = ended(&mut self.running) => {
+                    self.running = None;
+                    self.script.finish(ended)?;
+                }
+                request = self.requests.recv() => match request {
+                    Some((verb, reply)) => self.take(verb, reply),
+                    None => return Ok(()),
+                },
+            }
+        }
+    }
+
+    fn take(&mut self, verb: GuestVerb, reply: oneshot::Sender<Result<(), Refusal>>) {
+        let taken = match verb {
+            // fresh facts are all that these two ask for
+            GuestVerb::Describe | GuestVerb::Watch => Ok(()),
+            GuestVerb::RunFirstBoot { script } => self.script.accept(&script),
+            GuestVerb::NoFirstBoot => {
+                self.script.decline();
+                Ok(())
+            }
+            GuestVerb::Shutdown => self
+                .probe
+                .shut_down()
+                .map_err(|error| Refusal::denied(format!("the guest cannot shut down: {error}"))),
+        };
+        self.publish();
+        if reply.send(taken).is_err() {
+            tracing::debug!("the host left before it was answered");
+        }
+    }
+
+    fn publish(&self) {
+        let fresh = report(&*self.probe, self.script.state());
+        self.reports.send_if_modified(|last| {
+            let changed = *last != fresh;
+            *last = fresh;
+            changed
+        });
+    }
+}
+
+fn report(probe: &impl Probe, first_boot: &FirstBoot) -> GuestReport {
+    let facts = probe.facts();
+    GuestReport {
+        agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+        stage: stage(*probe.sessions().borrow(), first_boot),
+        os_version: facts.os_version,
+        xcode_version: facts.xcode_version,
+        disk_free_bytes: facts.disk_free_bytes,
+        addresses: facts.addresses,
+        first_boot: first_boot.clone(),
+    }
+}
+
+async fn ended(running: &mut Option<Child>) -> io::Result<ExitStatus> {
+    match running {
+        Some(child) => child.wait().await,
+        None => pending().await,
+    }
+}
+
+impl Service for GuestService {
+    const ROLE: Role = Role::Guest;
+    const PEER: Role = Role::Vm;
+    type Verb = GuestVerb;
+    type Report = GuestReport;
+
+    fn reports(&self) -> watch::Receiver<GuestReport> {
+        self.reports.clone()
+    }
+
+    async fn call(&self, verb: GuestVerb) -> Result<Answer, Refusal> {
+        let answer = match verb {
+            GuestVerb::Watch => Answer::Watch,
+            _ => Answer::Report,
+        };
+        let down = |_| Refusal::denied("the guest is going down");
+        let (reply, taken) = oneshot::channel();
+        self.requests
+            .send((verb, reply))
+            .await
+            .map_err(|_| Refusal::denied("the guest is going down"))?;
+        taken.await.map_err(down)??;
+        Ok(answer)
+    }
+}
