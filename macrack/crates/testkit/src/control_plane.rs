@@ -247,6 +247,8 @@ impl Starting {
         Flags::new()
             .set("etcd-servers", etcd)
             .set("bind-address", "127.0.0.1")
+            // else it looks for a default route, which a laptop on a train has not
+            .set("advertise-address", "127.0.0.1")
             .set("secure-port", port.to_string())
             .path("tls-cert-file", &apiserver.cert)
             .path("tls-private-key-file", &apiserver.key)

@@ -90,7 +90,7 @@ fn begin() -> Result<Run> {
     let _turn = lock_turn(&root)?;
     let ended = sweep_locked(&root)?;
     if ended > 0 {
-        eprintln!("testkit: ended {ended} processes that a killed run had left behind");
+        eprintln!("testkit: ended what a killed run had left behind, processes: {ended}");
     }
     let id = format!("{}-{}", std::process::id(), random_word());
     let dir = root.join(&id);
