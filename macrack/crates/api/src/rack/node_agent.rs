@@ -39,11 +39,26 @@ pub struct AgentStatus {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["uid".into()]))]
     pub vms: Vec<Vm>,
+    /// The last leaseRef that the agent saw, kept on its own disk: a MacNode that was made again, or an etcd
+    /// restored from an old backup, does not give the chassis away before this floor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_lease: Option<LeaseRecord>,
     /// Goldens in the cache.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["digest".into()]))]
     pub goldens: Vec<Golden>,
+}
+
+/// A lease that an agent remembers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LeaseRecord {
+    /// uid of the lease.
+    #[schemars(length(max = 36))]
+    pub uid: String,
+    /// Its floor, the latest that was seen.
+    pub earliest_release_at: Time,
 }
 
 /// Hardware as observed on the Mac.
