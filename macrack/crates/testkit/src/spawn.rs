@@ -14,6 +14,7 @@ use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::sync::watch;
 
@@ -56,20 +57,16 @@ impl Process {
             .stdout(writer.try_clone().context("copy a pipe")?)
             .stderr(writer)
             .process_group(0);
-        let mut child = fork(command).with_context(|| format!("start {what}"))?;
+        let child = fork(command).with_context(|| format!("start {what}"))?;
         let pid = child.id() as i32;
         let pidfd = Pid::from_raw(pid)
             .ok_or_else(|| anyhow!("{what} got no process id"))
             .and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?))
             .with_context(|| format!("open {what} as a pidfd"))?;
         let (seen, progress) = watch::channel(Progress::default());
-        let shown = seen.clone();
-        std::thread::spawn(move || copy_log(reader, file, &shown));
-        std::thread::spawn(move || {
-            if let Ok(status) = child.wait() {
-                seen.send_modify(|p| p.exit = Some(status));
-            }
-        });
+        let attended = pidfd.try_clone().context("copy a pidfd")?;
+        rustix::io::ioctl_fionbio(&reader, true).context("read a pipe without waiting")?;
+        std::thread::spawn(move || attend(child, &attended, reader, file, &seen));
         Ok(Process {
             pid,
             log: log.to_owned(),
@@ -123,18 +120,67 @@ impl Process {
     }
 }
 
-fn copy_log(mut reader: io::PipeReader, mut file: File, seen: &watch::Sender<Progress>) {
+/// Copies the output to the log and reaps the process at its end; goes on for what its
+/// descendants still write.
+///
+/// Whoever sees `exit` finds all that the process itself wrote in the log: it is published only
+/// when the pipe was empty after the end.
+fn attend(
+    mut child: std::process::Child,
+    pidfd: &OwnedFd,
+    mut output: io::PipeReader,
+    mut log: File,
+    seen: &watch::Sender<Progress>,
+) {
     let mut buffer = [0; 16 * 1024];
+    let mut running = true;
     loop {
-        match reader.read(&mut buffer) {
-            Ok(0) => return,
+        let mut fds = vec![PollFd::new(&output, PollFlags::IN)];
+        if running {
+            fds.push(PollFd::new(pidfd, PollFlags::IN));
+        }
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => {
+                eprintln!("testkit: cannot attend process {}: {e}", child.id());
+                return;
+            }
+        }
+        let ended = running && fds.last().is_some_and(|fd| !fd.revents().is_empty());
+        let more = copy(&mut output, &mut log, &mut buffer, seen);
+        if ended {
+            running = false;
+            if let Ok(status) = child.wait() {
+                seen.send_modify(|p| p.exit = Some(status));
+            }
+        }
+        if !more {
+            // nobody can write any more; its end is all that is left to wait for
+            if running && let Ok(status) = child.wait() {
+                seen.send_modify(|p| p.exit = Some(status));
+            }
+            return;
+        }
+    }
+}
+
+/// Copies what is there now; false at the end of the output.
+fn copy(
+    output: &mut io::PipeReader,
+    log: &mut File,
+    buffer: &mut [u8],
+    seen: &watch::Sender<Progress>,
+) -> bool {
+    loop {
+        match output.read(buffer) {
+            Ok(0) => return false,
             Ok(n) => {
                 // a full disk must not block the process on its output
-                let _ = file.write_all(&buffer[..n]);
+                let _ = log.write_all(&buffer[..n]);
                 seen.send_modify(|p| p.logged += n as u64);
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return,
+            Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
         }
     }
 }

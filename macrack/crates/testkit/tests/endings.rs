@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child as Raw, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use macrack_testkit::child::{bin_dir, is_alive};
+use macrack_testkit::child::is_alive;
 use macrack_testkit::{Program, run};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -61,27 +61,20 @@ fn process(tmp: &Path, start: &str) -> i32 {
     }
 }
 
-/// Starts the example `plane`, returns when it says that it is ready.
+/// Starts `macrack-plane`, returns when it says that it is ready.
 fn plane(tmp: &Path, words: &[&str]) -> Plane {
-    let path: PathBuf = bin_dir()
-        .expect("the folder of binaries")
-        .join("examples/plane");
-    let mut child = Command::new(&path)
+    let mut child = Command::new(env!("CARGO_BIN_EXE_macrack-plane"))
         .args(words)
         .env("TMPDIR", tmp)
         .stdout(Stdio::piped())
         .spawn()
-        .unwrap_or_else(|e| panic!("{}: {e}; cargo test builds it", path.display()));
+        .expect("macrack-plane starts");
     let output = child.stdout.take().expect("its output");
     let ready = BufReader::new(output)
         .lines()
         .map_while(Result::ok)
         .any(|l| l.starts_with("ready:"));
-    assert!(
-        ready,
-        "the control plane of {} did not become ready",
-        path.display()
-    );
+    assert!(ready, "the control plane became ready");
     Plane(child)
 }
 

@@ -1,7 +1,7 @@
 //! Starts a control plane and keeps it until Ctrl-C:
 //!
 //! ```text
-//! cargo run -p macrack-testkit --example plane [-- COMMAND ARGS…]
+//! cargo run -p macrack-testkit [-- COMMAND ARGS…]
 //! ```
 //!
 //! A COMMAND runs beside it with KUBECONFIG set; its output goes to the log that is named.
