@@ -1,0 +1,81 @@
+//! `macrack-vm`: owns one VM.
+//!
+//! Exit codes of `run`: 0 the VM ended as asked or by itself; 1 it failed; 2 the command line is wrong;
+//! 3 it had to be forced; 4 another process runs this VM, and nothing was touched. `state.json` says why.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[cfg(all(feature = "sim", target_os = "linux"))]
+mod run;
+
+/// Owns one virtual machine, from its start to its end.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Run the VM of a directory until it ends
+    Run(Run),
+    /// Start `run` in a session of its own, print its process id, and end
+    Launch {
+        /// The VM's directory, vms/<uid>
+        #[arg(long)]
+        dir: PathBuf,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Run {
+    /// The VM's directory, vms/<uid>
+    #[arg(long)]
+    dir: PathBuf,
+    /// The guest's program, for a simulated VM; by default the macrack-guest beside this program
+    #[cfg(feature = "sim")]
+    #[arg(long, env = "MACRACK_GUEST")]
+    guest: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(false)
+        .init();
+    match cli.verb {
+        Verb::Launch { dir } => match macrack_vm::launch::launch(&dir) {
+            Ok(pid) => {
+                println!("{pid}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("macrack-vm: {}: {error}", dir.display());
+                ExitCode::FAILURE
+            }
+        },
+        Verb::Run(arguments) => run(arguments),
+    }
+}
+
+#[cfg(all(feature = "sim", target_os = "linux"))]
+fn run(arguments: Run) -> ExitCode {
+    run::main(arguments.dir, arguments.guest)
+}
+
+#[cfg(not(all(feature = "sim", target_os = "linux")))]
+fn run(arguments: Run) -> ExitCode {
+    eprintln!(
+        "macrack-vm: {} cannot be run: this build holds no hypervisor for {}. On Linux, a build with the \
+         cargo feature `sim` simulates one.",
+        arguments.dir.display(),
+        std::env::consts::OS
+    );
+    ExitCode::FAILURE
+}

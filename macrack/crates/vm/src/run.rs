@@ -1,0 +1,167 @@
+//! `macrack-vm run`: from files to a VM, and from its end to an exit code.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use macrack_vm::description;
+use macrack_vm::hypervisor::Hypervisor;
+use macrack_vm::service::VmService;
+use macrack_vm::sim::SimulatedVm;
+use macrack_vm::vm::{Vm, first_report, forget_first_boot, write_start_failure};
+use macrack_wire::classify::MACRACK_DOMAIN;
+use macrack_wire::client::connect;
+use macrack_wire::link::Limits;
+use macrack_wire::{ErrorClass, StopCause, VmDescription, VmDir, VmError, VmReport};
+use rustix::fs::Mode;
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
+
+/// The grace of a stop by signal: launchd kills a job 20 seconds after it asked it to end.
+const SIGNAL_GRACE: Duration = Duration::from_secs(15);
+/// How long peers may take to read the last report.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// The longest path of a unix socket: `sun_path` of Darwin has 104 bytes with its NUL.
+const MAX_SOCKET_PATH: usize = 103;
+
+const FORCED: u8 = 3;
+const ALREADY_RUNNING: u8 = 4;
+
+pub(crate) fn main(dir: PathBuf, guest: Option<PathBuf>) -> ExitCode {
+    rustix::process::umask(Mode::from_raw_mode(0o077));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let ended = match runtime {
+        Ok(runtime) => runtime.block_on(run(&dir, guest)),
+        Err(error) => Err(error),
+    };
+    match ended {
+        Ok(code) => code,
+        Err(error) => {
+            tracing::error!(dir = %dir.display(), %error, "macrack-vm ends");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(dir: &Path, guest: Option<PathBuf>) -> io::Result<ExitCode> {
+    let dir = VmDir::new(dir.canonicalize()?);
+    let uid = dir.path().file_name().unwrap_or_default().to_string_lossy();
+    let first = first_report(&uid, Timestamp::now());
+    let guest = match guest {
+        Some(guest) => guest,
+        None => std::env::current_exe()?.with_file_name("macrack-guest"),
+    };
+    let handed = match dir.read_state() {
+        Ok(last) => last.is_some_and(|last| last.first_boot_handed),
+        // without it there is no telling whether the script went over; the guest's own disk decides
+        Err(error) => {
+            tracing::warn!(%error, "the last state is not readable");
+            !dir.first_boot().exists()
+        }
+    };
+    let (description, hypervisor) = match prepare(&dir, handed, guest) {
+        Ok(prepared) => prepared,
+        Err(error) => return refuse(&dir, first, error, handed).await,
+    };
+    if handed {
+        forget_first_boot(&dir)?;
+    }
+    let listener = match listen(&dir.socket()) {
+        Ok(listener) => listener,
+        Err(error) => {
+            let error = VmError::new(MACRACK_DOMAIN, 1, error.to_string());
+            return refuse(&dir, first, error, handed).await;
+        }
+    };
+    let (vm, service) = Vm::new(dir.clone(), hypervisor, first, handed);
+    let service = Arc::new(service);
+    stop_on_signals(service.clone())?;
+    let server = tokio::spawn(macrack_wire::serve(listener, service, Limits::VM));
+    let cause = vm.run(&description).await;
+    tracing::info!(?cause, "the VM has ended");
+    if timeout(LAST_WORDS, server).await.is_err() {
+        tracing::warn!("a peer did not read the last report");
+    }
+    std::fs::remove_file(dir.socket())?;
+    Ok(match cause {
+        StopCause::GuestShutdown | StopCause::Requested => ExitCode::SUCCESS,
+        StopCause::Forced => ExitCode::from(FORCED),
+        StopCause::Crashed | StopCause::StartFailed => ExitCode::FAILURE,
+    })
+}
+
+fn prepare(
+    dir: &VmDir,
+    handed: bool,
+    guest: PathBuf,
+) -> Result<(VmDescription, SimulatedVm), VmError> {
+    let description = description::load(dir, handed)?;
+    let hypervisor = SimulatedVm::new(dir.clone(), description.clone(), guest)?;
+    hypervisor.validate()?;
+    Ok((description, hypervisor))
+}
+
+/// Ends before anything ran. If the VM runs in another process, the directory is that one's to write.
+async fn refuse(
+    dir: &VmDir,
+    first: VmReport,
+    error: VmError,
+    handed: bool,
+) -> io::Result<ExitCode> {
+    tracing::error!(%error, class = ?error.class, "the VM cannot be started");
+    // a description that became unreadable under a running VM is no reason to write over its state
+    let served = connect(&dir.socket(), LAST_WORDS).await.is_ok();
+    if served || error.class == ErrorClass::AlreadyRunning {
+        return Ok(ExitCode::from(ALREADY_RUNNING));
+    }
+    write_start_failure(dir, first, error, handed)?;
+    Ok(ExitCode::FAILURE)
+}
+
+/// Binds the control socket. The one that an earlier, killed run left behind is in the way: this process
+/// holds the aux storage, so nobody serves it.
+fn listen(socket: &Path) -> io::Result<UnixListener> {
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", socket.display()));
+    let length = socket.as_os_str().as_bytes().len();
+    if length > MAX_SOCKET_PATH {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "{}: {length} bytes; the path of a socket has at most {MAX_SOCKET_PATH}. Choose a shorter \
+                 state directory",
+                socket.display()
+            ),
+        ));
+    }
+    match std::fs::remove_file(socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(named(error)),
+        _ => {}
+    }
+    UnixListener::bind(socket).map_err(named)
+}
+
+fn stop_on_signals(service: Arc<VmService>) -> io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if let Err(refusal) = service.stop(SIGNAL_GRACE).await {
+                tracing::info!(%refusal, "a signal came too late");
+                return;
+            }
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,248 @@
+//! `chassis.json`: what a simulated Mac is, and what is wrong with it.
+//!
+//! Invariant: every change is made under the kernel's lock and renamed into place, and the kernel's
+//! slots are brought up to date *before* a fault changes, so that a fault never acts on the past.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use macrack_guest::simulated::StopFaults;
+use macrack_wire::layout::{read_json, write_json};
+use serde::{Deserialize, Serialize};
+
+use super::kernel::{Kernel, Occupant};
+
+/// What a chassis is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ChassisSpec {
+    /// The serial number, in capitals.
+    pub serial: String,
+    /// For example `Apple M4 Pro`.
+    pub chip: String,
+    /// For example `Mac16,11`.
+    pub model: String,
+    /// Physical cores.
+    pub cpu_cores: u32,
+    /// Bytes.
+    pub memory_bytes: u64,
+    /// Bytes.
+    pub disk_bytes: u64,
+    /// Bits per second of the network link.
+    pub link_bits_per_second: u64,
+    /// The host's macOS version.
+    pub host_version: String,
+    /// What the host needs to start guests.
+    #[serde(default)]
+    pub host_prepared: HostPrepared,
+}
+
+/// What a host needs to start guests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HostPrepared {
+    /// The binary is signed with the virtualization entitlement.
+    pub entitlement: bool,
+    /// The login keychain of the agent's user is unlocked.
+    pub keychain_unlocked: bool,
+    /// The agent's user is logged in automatically.
+    pub auto_login: bool,
+}
+
+impl Default for HostPrepared {
+    fn default() -> Self {
+        HostPrepared {
+            entitlement: true,
+            keychain_unlocked: true,
+            auto_login: true,
+        }
+    }
+}
+
+/// What is wrong with a chassis; read whenever it matters.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Faults {
+    /// How guests fail to stop.
+    #[serde(flatten)]
+    pub stop: StopFaults,
+    /// A VM that ended stays counted until the next boot.
+    pub stick_counter: bool,
+    /// Every start takes this long.
+    pub start_delay_millis: u64,
+    /// Every start fails with this code of `VZErrorDomain`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fail_start_with: Option<i64>,
+    /// No byte comes through from any guest.
+    pub lose_guest: bool,
+}
+
+/// One change to what is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// A VM that ends stays counted until the next boot.
+    StickCounter(bool),
+    /// Guests acknowledge a shutdown and keep running until forced.
+    IgnoreStop(bool),
+    /// Guests take this long to go down.
+    SlowStopMillis(u64),
+    /// Every start takes this long.
+    StartDelayMillis(u64),
+    /// Every start fails with this code of `VZErrorDomain`.
+    FailStartWith(Option<i64>),
+    /// No byte comes through from any guest.
+    LoseGuest(bool),
+}
+
+/// The content of `chassis.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ChassisFile {
+    /// What it is made of.
+    #[serde(flatten)]
+    pub spec: ChassisSpec,
+    /// New at each boot.
+    #[serde(rename = "bootID")]
+    pub boot_id: String,
+    /// What is wrong with it.
+    #[serde(default)]
+    pub faults: Faults,
+}
+
+/// A simulated chassis.
+#[derive(Debug, Clone)]
+pub struct Chassis {
+    directory: PathBuf,
+}
+
+impl Chassis {
+    /// Makes the chassis of a state directory; an error if it has one already.
+    pub fn create(state_dir: &Path, spec: ChassisSpec) -> io::Result<Self> {
+        let chassis = Chassis {
+            directory: state_dir.join("chassis"),
+        };
+        fs::create_dir_all(&chassis.directory)?;
+        Kernel::create(&chassis.directory)?;
+        let _lock = chassis.kernel().lock()?;
+        let file = chassis.file();
+        if file.exists() {
+            let message = format!("{}: exists already", file.display());
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+        }
+        let content = ChassisFile {
+            spec,
+            boot_id: random_uuid()?,
+            faults: Faults::default(),
+        };
+        write_json(&file, &content)?;
+        Ok(chassis)
+    }
+
+    /// The chassis of a state directory.
+    pub fn open(state_dir: &Path) -> io::Result<Self> {
+        let chassis = Chassis {
+            directory: state_dir.join("chassis"),
+        };
+        chassis.read()?;
+        Ok(chassis)
+    }
+
+    /// `chassis.json`.
+    pub fn file(&self) -> PathBuf {
+        self.directory.join("chassis.json")
+    }
+
+    /// What it is, its boot and its faults.
+    pub fn read(&self) -> io::Result<ChassisFile> {
+        read_json(&self.file())
+    }
+
+    /// What is wrong with it.
+    pub fn faults(&self) -> io::Result<Faults> {
+        Ok(self.read()?.faults)
+    }
+
+    /// The present boot.
+    pub fn boot_id(&self) -> io::Result<String> {
+        Ok(self.read()?.boot_id)
+    }
+
+    /// Changes what is wrong with it.
+    pub fn set_fault(&self, fault: Fault) -> io::Result<()> {
+        self.modify(|content| {
+            let faults = &mut content.faults;
+            match fault {
+                Fault::StickCounter(on) => faults.stick_counter = on,
+                Fault::IgnoreStop(on) => faults.stop.ignore_stop = on,
+                Fault::SlowStopMillis(millis) => faults.stop.slow_stop_millis = millis,
+                Fault::StartDelayMillis(millis) => faults.start_delay_millis = millis,
+                Fault::FailStartWith(code) => faults.fail_start_with = code,
+                Fault::LoseGuest(on) => faults.lose_guest = on,
+            }
+        })
+    }
+
+    /// Changes anything about it, atomically.
+    pub fn modify(&self, change: impl FnOnce(&mut ChassisFile)) -> io::Result<()> {
+        let kernel = self.kernel();
+        let lock = kernel.lock()?;
+        let mut content = self.read()?;
+        kernel.settle(&lock, &content)?;
+        change(&mut content);
+        write_json(&self.file(), &content)
+    }
+
+    /// Reboots: a new boot, every `macrack-vm` of the chassis killed, the counter free. Returns when they
+    /// are gone. The agent is not touched; whoever reboots a chassis restarts it.
+    pub fn reboot(&self) -> io::Result<()> {
+        let kernel = self.kernel();
+        let lock = kernel.lock()?;
+        let mut content = self.read()?;
+        content.boot_id = random_uuid()?;
+        write_json(&self.file(), &content)?;
+        kernel.kill_all()?;
+        kernel.settle(&lock, &content)
+    }
+
+    /// How many VMs the simulated kernel counts: those that run, and those that stuck.
+    pub fn live(&self) -> io::Result<usize> {
+        let kernel = self.kernel();
+        let lock = kernel.lock()?;
+        kernel.settle(&lock, &self.read()?)?;
+        kernel.counted(&lock)
+    }
+
+    /// The processes that really hold a slot: `(pid, uid)`. A stuck counter counts more than these.
+    pub fn running(&self) -> io::Result<Vec<(u32, String)>> {
+        let kernel = self.kernel();
+        let lock = kernel.lock()?;
+        let running = kernel.holders(&lock)?;
+        Ok(running
+            .into_iter()
+            .map(|Occupant { pid, uid, .. }| (pid, uid))
+            .collect())
+    }
+
+    /// Its kernel.
+    pub fn kernel(&self) -> Kernel {
+        Kernel::of(&self.directory)
+    }
+}
+
+/// A random (version 4) UUID.
+fn random_uuid() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    bytes[6] = (bytes[6] & 0x0f) | 0x40;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02X}")).collect();
+    Ok(format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    ))
+}

@@ -1,0 +1,264 @@
+//! The simulated kernel's quota of two macOS VMs.
+//!
+//! Invariant: a slot is counted while a living process holds its file's lock, which the real kernel takes
+//! back at the end of that process, whatever it dies of; and after that for as long as the counter
+//! sticks. Everything is judged under one lock, when somebody looks.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+
+use super::chassis::ChassisFile;
+
+/// macOS VMs that a host's kernel admits at once; Apple's licence and its kernel agree on two.
+const SLOTS: usize = 2;
+
+/// Who took a slot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Occupant {
+    /// The process.
+    pub pid: u32,
+    /// The VM.
+    pub uid: String,
+    /// The boot in which it was taken.
+    #[serde(rename = "bootID")]
+    pub boot_id: String,
+    /// It has ended, and is counted all the same.
+    #[serde(default)]
+    pub stuck: bool,
+}
+
+/// The kernel of one chassis.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    directory: PathBuf,
+}
+
+/// The kernel's lock.
+#[derive(Debug)]
+pub struct Locked {
+    _file: File,
+}
+
+/// A counted slot, for the life of the process that holds it.
+#[derive(Debug)]
+pub struct Slot {
+    _file: File,
+}
+
+/// The mark of a process that a reboot kills.
+#[derive(Debug)]
+pub struct Process {
+    _file: File,
+    /// The boot in which it began.
+    pub boot_id: String,
+}
+
+/// Why no slot was given.
+#[derive(Debug)]
+pub enum NoSlot {
+    /// Two are counted.
+    Limit,
+    /// The process is of an earlier boot.
+    Rebooted,
+    /// The simulation itself failed.
+    Io(io::Error),
+}
+
+impl From<io::Error> for NoSlot {
+    fn from(error: io::Error) -> Self {
+        NoSlot::Io(error)
+    }
+}
+
+impl Kernel {
+    pub(super) fn of(chassis: &Path) -> Self {
+        Kernel {
+            directory: chassis.join("kernel"),
+        }
+    }
+
+    pub(super) fn create(chassis: &Path) -> io::Result<()> {
+        fs::create_dir_all(Kernel::of(chassis).processes())
+    }
+
+    /// Takes the one lock under which everything is judged.
+    pub fn lock(&self) -> io::Result<Locked> {
+        let file = open(&self.directory.join("lock"))?;
+        file.lock()?;
+        Ok(Locked { _file: file })
+    }
+
+    /// Marks this process as one that a reboot kills.
+    pub fn enrol(&self, _: &Locked, chassis: &ChassisFile, uid: &str) -> io::Result<Process> {
+        let pid = std::process::id();
+        let mut file = open(&self.processes().join(pid.to_string()))?;
+        file.lock()?;
+        let boot_id = chassis.boot_id.clone();
+        let occupant = Occupant {
+            pid,
+            uid: uid.to_owned(),
+            boot_id: boot_id.clone(),
+            stuck: false,
+        };
+        write(&mut file, Some(&occupant))?;
+        Ok(Process {
+            _file: file,
+            boot_id,
+        })
+    }
+
+    /// Takes a slot for this process, or says why there is none.
+    pub fn take_slot(
+        &self,
+        lock: &Locked,
+        chassis: &ChassisFile,
+        process: &Process,
+        uid: &str,
+    ) -> Result<Slot, NoSlot> {
+        if process.boot_id != chassis.boot_id {
+            return Err(NoSlot::Rebooted);
+        }
+        self.settle(lock, chassis)?;
+        for mut file in self.slots()? {
+            if !try_lock(&file)? || read(&mut file)?.is_some() {
+                continue;
+            }
+            let occupant = Occupant {
+                pid: std::process::id(),
+                uid: uid.to_owned(),
+                boot_id: chassis.boot_id.clone(),
+                stuck: false,
+            };
+            write(&mut file, Some(&occupant))?;
+            return Ok(Slot { _file: file });
+        }
+        Err(NoSlot::Limit)
+    }
+
+    /// Brings the slots of ended processes up to date: freed, or stuck for the rest of this boot.
+    pub(super) fn settle(&self, _: &Locked, chassis: &ChassisFile) -> io::Result<()> {
+        for mut file in self.slots()? {
+            if !try_lock(&file)? {
+                continue;
+            }
+            let Some(mut occupant) = read(&mut file)? else {
+                continue;
+            };
+            let this_boot = occupant.boot_id == chassis.boot_id;
+            if this_boot && (occupant.stuck || chassis.faults.stick_counter) {
+                occupant.stuck = true;
+                write(&mut file, Some(&occupant))?;
+            } else {
+                write(&mut file, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many slots are counted; [`Kernel::settle`] comes first.
+    pub(super) fn counted(&self, _: &Locked) -> io::Result<usize> {
+        let mut counted = 0;
+        for mut file in self.slots()? {
+            counted += usize::from(!try_lock(&file)? || read(&mut file)?.is_some());
+        }
+        Ok(counted)
+    }
+
+    /// The living processes that hold a slot.
+    pub(super) fn holders(&self, _: &Locked) -> io::Result<Vec<Occupant>> {
+        let mut holders = Vec::new();
+        for mut file in self.slots()? {
+            if !try_lock(&file)? {
+                holders.extend(read(&mut file)?);
+            }
+        }
+        Ok(holders)
+    }
+
+    /// Kills every marked process and returns when all of them are gone.
+    pub(super) fn kill_all(&self) -> io::Result<()> {
+        for entry in fs::read_dir(self.processes())? {
+            let path = entry?.path();
+            let mut file = open(&path)?;
+            if !try_lock(&file)?
+                && let Some(occupant) = read(&mut file)?
+            {
+                kill(&file, occupant.pid)?;
+                // the end of the process gives the lock back
+                file.lock()?;
+            }
+            fs::remove_file(&path)?;
+        }
+        Ok(())
+    }
+
+    fn slots(&self) -> io::Result<Vec<File>> {
+        (0..SLOTS)
+            .map(|slot| open(&self.directory.join(format!("slot-{slot}"))))
+            .collect()
+    }
+
+    fn processes(&self) -> PathBuf {
+        self.directory.join("processes")
+    }
+}
+
+/// Kills `pid` if it is still the process that holds `mark`: the number alone could by now be another's.
+fn kill(mark: &File, pid: u32) -> io::Result<()> {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+        let message = format!("{pid} is no process id");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    };
+    let process = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(process) => process,
+        Err(rustix::io::Errno::SRCH) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    if try_lock(mark)? {
+        return Ok(());
+    }
+    match pidfd_send_signal(process, Signal::KILL) {
+        Err(error) if error != rustix::io::Errno::SRCH => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+fn try_lock(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+fn read(file: &mut File) -> io::Result<Option<Occupant>> {
+    let mut text = String::new();
+    file.rewind()?;
+    file.read_to_string(&mut text)?;
+    if text.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_str(&text)?))
+}
+
+fn write(file: &mut File, occupant: Option<&Occupant>) -> io::Result<()> {
+    let text = occupant.map(serde_json::to_vec).transpose()?;
+    file.rewind()?;
+    file.set_len(0)?;
+    file.write_all(&text.unwrap_or_default())
+}

@@ -1,0 +1,350 @@
+//! The one task that owns a VM.
+//!
+//! Invariant: the phase changes only by [`arbiter::decide`]; each change is in `state.json` before it
+//! is published, and published before it is acknowledged.
+
+use std::fs;
+use std::future::pending;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use macrack_wire::classify::MACRACK_DOMAIN;
+use macrack_wire::{
+    GuestReport, LastState, Refusal, StopCause, VmDescription, VmDir, VmError, VmReport, VmState,
+};
+use tokio::sync::{mpsc, watch};
+use tokio::time::error::Elapsed;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::arbiter::{Action, Input, Phase, Verdict, decide};
+use crate::guest_link::{FirstBootOrder, GuestLink, News};
+use crate::hypervisor::{Event, Hypervisor};
+use crate::service::{StopOrder, VmService};
+
+/// How long the hypervisor may take to press a button or pull a plug.
+const HYPERVISOR_PATIENCE: Duration = Duration::from_secs(10);
+/// Orders and news that wait for the task.
+const QUEUE: usize = 16;
+
+/// The owner.
+#[derive(Debug)]
+pub struct Vm<H> {
+    dir: VmDir,
+    hypervisor: Arc<H>,
+    phase: Phase,
+    /// When the power button is pressed, while the guest is being asked.
+    half_grace: Option<Instant>,
+    /// When the plug is pulled.
+    grace: Option<Instant>,
+    error: Option<VmError>,
+    guest: Option<GuestReport>,
+    guest_problem: Option<String>,
+    first_boot_handed: bool,
+    first: VmReport,
+    reports: watch::Sender<VmReport>,
+    stops: mpsc::Receiver<StopOrder>,
+    shutdowns: Option<mpsc::Sender<()>>,
+}
+
+/// The first report of this process, before anything has happened.
+pub fn first_report(uid: &str, now: Timestamp) -> VmReport {
+    VmReport {
+        uid: uid.to_owned(),
+        pid: std::process::id(),
+        state: VmState::Starting,
+        error: None,
+        started_at: now,
+        guest: None,
+        guest_problem: None,
+        stop_cause: None,
+    }
+}
+
+/// Writes that the VM never ran.
+pub fn write_start_failure(
+    dir: &VmDir,
+    first: VmReport,
+    error: VmError,
+    first_boot_handed: bool,
+) -> io::Result<()> {
+    dir.write_state(&LastState {
+        report: VmReport {
+            state: VmState::Failed,
+            error: Some(error),
+            stop_cause: Some(StopCause::StartFailed),
+            ..first
+        },
+        first_boot_handed,
+    })
+}
+
+impl<H: Hypervisor> Vm<H> {
+    /// The owner of a VM whose hypervisor has validated it, and the service through which it is asked.
+    pub fn new(
+        dir: VmDir,
+        hypervisor: H,
+        first: VmReport,
+        first_boot_handed: bool,
+    ) -> (Self, VmService) {
+        let (reports, seen) = watch::channel(first.clone());
+        let (orders, stops) = mpsc::channel(QUEUE);
+        let vm = Vm {
+            dir,
+            hypervisor: Arc::new(hypervisor),
+            phase: Phase::Starting,
+            half_grace: None,
+            grace: None,
+            error: None,
+            guest: None,
+            guest_problem: None,
+            first_boot_handed,
+            first,
+            reports,
+            stops,
+            shutdowns: None,
+        };
+        let service = VmService {
+            reports: seen,
+            stops: orders,
+        };
+        (vm, service)
+    }
+
+    /// Runs the VM from start to end. When this returns, `state.json` is final, the last report is
+    /// published, and the VM ends with this process at the latest.
+    pub async fn run(mut self, description: &VmDescription) -> StopCause {
+        let (news_sender, mut news) = mpsc::channel(QUEUE);
+        let hypervisor = self.hypervisor.clone();
+        let mut start = pin!(hypervisor.start());
+        let mut starting = true;
+        self.record();
+        loop {
+            if let Phase::Ended(cause) = self.phase {
+                return cause;
+            }
+            let input = tokio::select! {
+                started = &mut start, if starting => {
+                    starting = false;
+                    match started {
+                        Ok(()) => {
+                            self.attach_guest(description, news_sender.clone());
+                            Input::Started
+                        }
+                        Err(error) => {
+                            self.error = Some(error);
+                            Input::StartFailed
+                        }
+                    }
+                }
+                event = hypervisor.next_event() => match event {
+                    Event::GuestStopped => Input::GuestStopped,
+                    Event::Crashed(error) => {
+                        self.error = Some(error);
+                        Input::Crashed
+                    }
+                },
+                Some(order) = self.stops.recv() => {
+                    self.order(order).await;
+                    continue;
+                }
+                Some(news) = news.recv() => match self.hear(news) {
+                    Some(input) => input,
+                    None => continue,
+                },
+                () = at(self.half_grace) => {
+                    self.half_grace = None;
+                    Input::HalfGraceOver
+                }
+                () = at(self.grace) => {
+                    self.grace = None;
+                    Input::GraceOver
+                }
+            };
+            if let Err(denied) = self.admit(input, None).await {
+                tracing::warn!(?input, %denied, "an event was denied");
+            }
+        }
+    }
+
+    fn attach_guest(&mut self, description: &VmDescription, news: mpsc::Sender<News>) {
+        let (orders, shutdowns) = mpsc::channel(1);
+        self.shutdowns = Some(orders);
+        let first_boot = match (description.first_boot, self.first_boot_handed) {
+            (false, _) => FirstBootOrder::None,
+            (true, false) => FirstBootOrder::Script(self.dir.first_boot()),
+            (true, true) => FirstBootOrder::Handed,
+        };
+        let link = GuestLink {
+            port: self.hypervisor.guest_port(),
+            first_boot,
+            news,
+            shutdowns,
+        };
+        tokio::spawn(link.run());
+    }
+
+    async fn order(&mut self, order: StopOrder) {
+        let answer = self.admit(Input::Stop, Some(order.grace)).await;
+        if order.taken.send(answer).is_err() {
+            tracing::debug!("whoever ordered the stop has gone");
+        }
+    }
+
+    /// Lets the arbiter judge `input` and what follows from it.
+    async fn admit(&mut self, input: Input, grace: Option<Duration>) -> Result<(), Refusal> {
+        let mut next = Some(input);
+        while let Some(input) = next.take() {
+            match decide(self.phase, input) {
+                Verdict::Ignore => tracing::debug!(phase = ?self.phase, ?input, "ignored"),
+                Verdict::Deny(why) => return Err(Refusal::denied(why)),
+                Verdict::Admit(phase, action) => {
+                    tracing::info!(from = ?self.phase, ?input, to = ?phase, ?action, "admitted");
+                    let changed = phase != self.phase;
+                    self.phase = phase;
+                    if changed {
+                        self.record();
+                    }
+                    next = self.act(action, grace).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn act(&mut self, action: Action, grace: Option<Duration>) -> Option<Input> {
+        if let Some(grace) = grace {
+            let end = Instant::now() + grace;
+            self.grace = Some(self.grace.map_or(end, |earlier| earlier.min(end)));
+        }
+        match action {
+            Action::Nothing => None,
+            Action::SetDeadline => {
+                self.halve_grace();
+                None
+            }
+            Action::AskGuest | Action::SetDeadlineAndAskGuest => {
+                self.halve_grace();
+                let asked = self.shutdowns.as_ref().map(|orders| orders.try_send(()));
+                (!matches!(asked, Some(Ok(())))).then_some(Input::GuestUnasked)
+            }
+            Action::PressPowerButton => {
+                let pressed = timeout(HYPERVISOR_PATIENCE, self.hypervisor.request_stop()).await;
+                // the plug follows at the end of the grace, whatever became of the button
+                if let Some(error) = failure(pressed) {
+                    tracing::warn!(%error, "the power button could not be pressed");
+                }
+                None
+            }
+            Action::PullPlug => {
+                let pulled = timeout(HYPERVISOR_PATIENCE, self.hypervisor.force_stop()).await;
+                let error = failure(pulled)?;
+                tracing::error!(%error, "the plug could not be pulled: this process ends instead");
+                Some(Input::ForceFailed)
+            }
+        }
+    }
+
+    fn halve_grace(&mut self) {
+        let now = Instant::now();
+        self.half_grace = self
+            .grace
+            .map(|grace| now + grace.saturating_duration_since(now) / 2);
+    }
+
+    fn hear(&mut self, news: News) -> Option<Input> {
+        match news {
+            News::Heard(report) => {
+                self.guest = Some(report);
+                self.guest_problem = None;
+            }
+            News::NotHeard(why) => {
+                self.guest = None;
+                self.guest_problem = Some(why);
+            }
+            News::FirstBootNotHanded(why) => {
+                let problem = format!("the first-boot script was not taken: {why}");
+                self.guest_problem = Some(problem);
+            }
+            News::FirstBootHanded => self.first_boot_was_handed(),
+            News::ShutdownAsked(true) => {}
+            News::ShutdownAsked(false) => return Some(Input::GuestUnasked),
+        }
+        self.publish();
+        None
+    }
+
+    /// First it is put down that the guest has the script, then the script goes: after a crash between
+    /// the two it is merely deleted later.
+    fn first_boot_was_handed(&mut self) {
+        self.first_boot_handed = true;
+        if self.record()
+            && let Err(error) = forget_first_boot(&self.dir)
+        {
+            tracing::error!(%error, "the first-boot script cannot be deleted");
+        }
+    }
+
+    /// Writes `state.json`, then publishes. A disk that is full must not take the VM down with it.
+    fn record(&self) -> bool {
+        let state = LastState {
+            report: self.report(),
+            first_boot_handed: self.first_boot_handed,
+        };
+        let written = self.dir.write_state(&state);
+        if let Err(error) = &written {
+            tracing::error!(%error, "the state cannot be written");
+        }
+        self.publish();
+        written.is_ok()
+    }
+
+    fn publish(&self) {
+        let fresh = self.report();
+        self.reports.send_if_modified(|last| {
+            let changed = *last != fresh;
+            *last = fresh;
+            changed
+        });
+    }
+
+    fn report(&self) -> VmReport {
+        let over = matches!(self.phase, Phase::Ended(_));
+        VmReport {
+            state: self.phase.state(),
+            error: self.error.clone(),
+            guest: self.guest.clone().filter(|_| !over),
+            guest_problem: self.guest_problem.clone().filter(|_| !over),
+            stop_cause: self.phase.stop_cause(),
+            ..self.first.clone()
+        }
+    }
+}
+
+/// Deletes a first-boot script that the guest has acknowledged.
+pub fn forget_first_boot(dir: &VmDir) -> io::Result<()> {
+    match fs::remove_file(dir.first_boot()) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn failure(outcome: Result<Result<(), VmError>, Elapsed>) -> Option<VmError> {
+    match outcome {
+        Ok(outcome) => outcome.err(),
+        Err(_) => Some(VmError::new(
+            MACRACK_DOMAIN,
+            0,
+            format!("the hypervisor did not answer within {HYPERVISOR_PATIENCE:?}"),
+        )),
+    }
+}
+
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => pending().await,
+    }
+}
