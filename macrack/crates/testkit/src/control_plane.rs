@@ -13,6 +13,7 @@
 //! changes what the API answers.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,6 +25,8 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::Api;
 use kube::runtime::{WatchStreamExt, watcher};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::access::{Access, client_from};
 use crate::pki::{Pair, Pki};
@@ -46,7 +49,7 @@ pub struct Options {
     pub assets: Option<PathBuf>,
     /// The folder of its state, logs and kubeconfig; a fresh one under the run's folder, removed
     /// with it, when absent. A given folder is made when it is not there; the state of an earlier
-    /// control plane in it is dropped.
+    /// control plane in it is dropped, and refused while that one runs.
     pub dir: Option<PathBuf>,
 }
 
@@ -55,6 +58,7 @@ pub struct ControlPlane {
     pub(crate) access: Access,
     dir: PathBuf,
     parts: Vec<Process>,
+    _lock: Option<File>,
 }
 
 /// The control plane of this test binary: started by whoever asks first, ended at process exit.
@@ -117,6 +121,7 @@ impl ControlPlane {
             access,
             dir,
             parts: Vec::new(),
+            _lock: None,
         })
     }
 
@@ -149,6 +154,7 @@ fn end(parts: &[Process]) {
 struct Starting {
     assets: PathBuf,
     dir: PathBuf,
+    lock: Option<File>,
     pki: Pki,
     parts: Vec<Process>,
 }
@@ -171,10 +177,12 @@ async fn start(options: Options) -> Result<ControlPlane> {
     let dir = dir
         .canonicalize()
         .with_context(|| format!("look at {}", dir.display()))?;
+    let lock = Some(own(&dir)?);
     let pki = Pki::make(&dir.join("pki"))?;
     let mut starting = Starting {
         assets,
         dir,
+        lock,
         pki,
         parts: Vec::new(),
     };
@@ -200,7 +208,22 @@ async fn start(options: Options) -> Result<ControlPlane> {
         access,
         dir: starting.dir.clone(),
         parts: std::mem::take(&mut starting.parts),
+        _lock: starting.lock.take(),
     })
+}
+
+/// Takes the folder for this process, until it ends or the control plane is dropped.
+fn own(dir: &Path) -> Result<File> {
+    let path = dir.join("control-plane.lock");
+    let lock = File::create(&path).with_context(|| format!("make {}", path.display()))?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(Errno::WOULDBLOCK) => bail!(
+            "another control plane runs in {}: end it first, or choose another folder",
+            dir.display()
+        ),
+        Err(e) => Err(e).with_context(|| format!("lock {}", path.display())),
+    }
 }
 
 impl Starting {
