@@ -1,0 +1,1 @@
+//! Admission: pure functions, one file per kind.

@@ -1,0 +1,6 @@
+//! Decisions, one file per kind.
+pub mod catalogue;
+pub mod image;
+pub mod instance;
+pub mod lease;
+pub mod node;

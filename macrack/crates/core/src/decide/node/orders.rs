@@ -1,0 +1,175 @@
+//! The two slots: who gets one, what the agent is told, when one is emptied.
+
+use kube::ResourceExt;
+use macrack_api::{
+    InstanceClassSpec, MacNodeClassSpec, MacOSInstance,
+    instance::macos_instance::PowerState,
+    names::{FINALIZER_INSTANCE, VMS_PER_MAC},
+    rack::node::{Order, Slot, VmState},
+};
+
+use super::{Facts, Hold};
+use crate::seen::Seen;
+
+/// The slots as they should be.
+pub(super) fn decide(facts: &Facts, hold: &Hold) -> Vec<Slot> {
+    let mut slots: Vec<Slot> = facts
+        .status()
+        .slots
+        .into_iter()
+        .filter(|slot| !is_empty(facts, slot))
+        .map(|slot| Slot { order: order(facts, hold, &slot), ..slot })
+        .collect();
+    adopt_orphans(facts, hold, &mut slots);
+    if hold.takes_instances() {
+        award(facts, hold, &mut slots);
+    }
+    slots.sort_by_key(|slot| slot.slot);
+    slots
+}
+
+/// Emptied only when ordered Wipe and reported Wiped.
+fn is_empty(facts: &Facts, slot: &Slot) -> bool {
+    slot.order == Order::Wipe && facts.vm(&slot.uid) == Some(VmState::Wiped)
+}
+
+/// What the agent is to do with the VM in this slot. Wipe is never taken back; what cannot be read changes nothing.
+fn order(facts: &Facts, hold: &Hold, slot: &Slot) -> Order {
+    if slot.order == Order::Wipe || *hold == Hold::Broken {
+        return Order::Wipe;
+    }
+    if *hold == Hold::Unreadable {
+        return slot.order;
+    }
+    if hold.clears() || facts.namespace_ending.present() == Some(&true) {
+        return ending(facts, slot);
+    }
+    let instance = match facts.holders.get(&slot.uid) {
+        Some(Seen::Present(instance)) if instance.uid().as_deref() == Some(&slot.uid) => instance,
+        // gone by force, or made again under the same name: the VM of this uid is nobody's
+        Some(Seen::Present(_) | Seen::Absent) => return ending(facts, slot),
+        Some(Seen::Unknown(_)) | None => return slot.order,
+    };
+    if instance.metadata.deletion_timestamp.is_some() {
+        return ending(facts, slot);
+    }
+    if let Hold::Held { since } = hold
+        && instance.creation_timestamp().is_some_and(|made| made.0 <= *since)
+    {
+        return Order::Stop;
+    }
+    powered(instance)
+}
+
+fn powered(instance: &MacOSInstance) -> Order {
+    match instance.spec.power_state {
+        PowerState::Running => Order::Run,
+        PowerState::Stopped => Order::Stop,
+    }
+}
+
+/// Stop first; Wipe once no process of it runs any more.
+fn ending(facts: &Facts, slot: &Slot) -> Order {
+    let at_rest = facts.vm(&slot.uid).is_some_and(VmState::at_rest);
+    if slot.order == Order::Stop && at_rest { Order::Wipe } else { Order::Stop }
+}
+
+/// A VM on the disk that no slot names is given a free slot to be wiped in, unless its instance may still get one.
+fn adopt_orphans(facts: &Facts, hold: &Hold, slots: &mut Vec<Slot>) {
+    let Some(agent) = facts.node.status.as_ref().and_then(|s| s.agent.as_ref()) else { return };
+    let Seen::Present(instances) = &facts.instances else { return };
+    // a lease that is about to be written back brings its instances with it
+    if *hold == Hold::Unreadable || !facts.claim.is_absent() {
+        return;
+    }
+    for vm in agent.vms.iter().filter(|vm| vm.state != VmState::Wiped) {
+        let named = slots.iter().any(|s| s.uid == vm.uid);
+        let awaited = hold.takes_instances()
+            && instances.iter().any(|i| i.uid().as_deref() == Some(&vm.uid) && i.metadata.deletion_timestamp.is_none());
+        if named || awaited || vm.uid.len() != 36 {
+            continue;
+        }
+        let Some(free) = free_slot(slots) else { return };
+        slots.push(Slot { slot: free, uid: vm.uid.clone(), namespace: "none".into(), name: "orphan".into(), order: Order::Wipe });
+    }
+}
+
+fn free_slot(slots: &[Slot]) -> Option<i32> {
+    (0..VMS_PER_MAC as i32).find(|n| slots.iter().all(|s| s.slot != *n))
+}
+
+/// Oldest first, those that wait get the free slots, if the chassis can start anything at all.
+fn award(facts: &Facts, hold: &Hold, slots: &mut Vec<Slot>) {
+    let Seen::Present(instances) = &facts.instances else { return };
+    if !facts.status().quarantine.is_empty() || facts.namespace_ending.present() != Some(&false) {
+        return;
+    }
+    let mut waiting: Vec<&MacOSInstance> = instances.iter().filter(|i| waits(i, hold, slots)).collect();
+    waiting.sort_by_key(|i| (i.creation_timestamp().map(|t| t.0), i.name_any()));
+    for instance in waiting {
+        let Some(free) = free_slot(slots) else { return };
+        if !fits(facts, instance, slots) {
+            continue; // said in the instance's own status
+        }
+        slots.push(Slot {
+            slot: free,
+            uid: instance.uid().unwrap_or_default(),
+            namespace: instance.namespace().unwrap_or_default(),
+            name: instance.name_any(),
+            order: powered(instance),
+        });
+    }
+}
+
+fn waits(instance: &MacOSInstance, hold: &Hold, slots: &[Slot]) -> bool {
+    let Some(uid) = instance.uid() else { return false };
+    let full = instance.status.as_ref().is_some_and(|s| s.lease_full);
+    let older = matches!(hold, Hold::Held { since } if instance.creation_timestamp().is_none_or(|t| t.0 <= *since));
+    instance.metadata.deletion_timestamp.is_none()
+        && instance.finalizers().iter().any(|f| f == FINALIZER_INSTANCE)
+        && !full
+        && !older
+        && slots.iter().all(|s| s.uid != uid)
+}
+
+/// Whether the instance fits beside those that hold a slot now.
+fn fits(facts: &Facts, instance: &MacOSInstance, slots: &[Slot]) -> bool {
+    let Seen::Present(class) = &facts.class else { return false };
+    let beside = slots.iter().filter_map(|s| facts.holders.get(&s.uid)?.present().or_else(|| named(facts, &s.uid)));
+    let sizes: Option<Vec<&InstanceClassSpec>> =
+        beside.chain([instance]).map(|i| facts.sizes.get(&i.spec.instance_class_name)).collect();
+    sizes.is_some_and(|sizes| capacity(&class.spec, &sizes).is_ok())
+}
+
+fn named<'a>(facts: &'a Facts, uid: &str) -> Option<&'a MacOSInstance> {
+    facts.instances.present()?.iter().find(|i| i.uid().as_deref() == Some(uid))
+}
+
+/// Whether VMs of these sizes fit together on a Mac of that class, beside the host's reserve.
+///
+/// # Errors
+/// What does not fit, with both numbers.
+pub fn capacity(class: &MacNodeClassSpec, sizes: &[&InstanceClassSpec]) -> Result<(), String> {
+    let reserve = &class.host_reserve;
+    let cores: i64 = sizes.iter().map(|s| s.cpu_cores).sum();
+    let have = class.cpu_cores - reserve.cpu_cores;
+    if cores > have {
+        return Err(format!("{cores} cores wanted, {have} there beside the host's reserve"));
+    }
+    for (what, of, total, kept) in [
+        ("memory", sizes.iter().map(|s| s.memory.value()).collect::<Vec<_>>(), &class.memory, &reserve.memory),
+        ("disk", sizes.iter().map(|s| s.disk.value()).collect(), &class.storage, &reserve.storage),
+    ] {
+        let wanted: Option<u64> = of.into_iter().try_fold(0u64, |sum, n| sum.checked_add(n?));
+        let have = total.value().zip(kept.value()).and_then(|(t, k)| t.checked_sub(k));
+        match (wanted, have) {
+            (Some(wanted), Some(have)) if wanted <= have => {}
+            (Some(wanted), Some(have)) => {
+                let gib = |n: u64| n >> 30;
+                return Err(format!("{} GiB of {what} wanted, {} GiB there beside the host's reserve", gib(wanted), gib(have)));
+            }
+            _ => return Err(format!("{what} is no quantity in one of the classes")),
+        }
+    }
+    Ok(())
+}
