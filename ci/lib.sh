@@ -4,7 +4,7 @@
 
 products=(macrack dockerios) # the folders that may be there; each is a whole of its own
 
-say() { printf '%s\n' "$*"; }
+say() { printf '%s\n' "$@"; }
 
 # step NAME COMMAND…: runs it, remembers how it ended and how long it took. Goes on after a
 # failure, so that one run shows all of them; `summary` gives the verdict.
