@@ -3,10 +3,12 @@
 //! Exit codes of `run`: 0 the VM ended as asked or by itself; 1 it failed; 2 the command line is wrong;
 //! 3 it had to be forced; 4 another process runs this VM, and nothing was touched. `state.json` says why.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use macrack_vm::launch::ALREADY_RUNNING;
 
 #[cfg(all(feature = "sim", target_os = "linux"))]
 mod run;
@@ -56,8 +58,11 @@ fn main() -> ExitCode {
                 ExitCode::SUCCESS
             }
             Err(error) => {
-                eprintln!("macrack-vm: {}: {error}", dir.display());
-                ExitCode::FAILURE
+                eprintln!("macrack-vm: {error}");
+                match error.kind() {
+                    io::ErrorKind::AlreadyExists => ExitCode::from(ALREADY_RUNNING),
+                    _ => ExitCode::FAILURE,
+                }
             }
         },
         Verb::Run(arguments) => run(arguments),

@@ -1,6 +1,6 @@
 //! `macrack-vm run`: from files to a VM, and from its end to an exit code.
 
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use macrack_vm::description;
 use macrack_vm::hypervisor::Hypervisor;
+use macrack_vm::launch::{ALREADY_RUNNING, LISTENING};
 use macrack_vm::service::VmService;
 use macrack_vm::sim::SimulatedVm;
 use macrack_vm::vm::{Vm, first_report, forget_first_boot, write_start_failure};
@@ -30,7 +31,6 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const MAX_SOCKET_PATH: usize = 103;
 
 const FORCED: u8 = 3;
-const ALREADY_RUNNING: u8 = 4;
 
 pub(crate) fn main(dir: PathBuf, guest: Option<PathBuf>) -> ExitCode {
     rustix::process::umask(Mode::from_raw_mode(0o077));
@@ -84,6 +84,7 @@ async fn run(dir: &Path, guest: Option<PathBuf>) -> io::Result<ExitCode> {
     let service = Arc::new(service);
     stop_on_signals(service.clone())?;
     let server = tokio::spawn(macrack_wire::serve(listener, service, Limits::VM));
+    say_listening();
     let cause = vm.run(&description).await;
     tracing::info!(?cause, "the VM has ended");
     if timeout(LAST_WORDS, server).await.is_err() {
@@ -95,6 +96,14 @@ async fn run(dir: &Path, guest: Option<PathBuf>) -> io::Result<ExitCode> {
         StopCause::Forced => ExitCode::from(FORCED),
         StopCause::Crashed | StopCause::StartFailed => ExitCode::FAILURE,
     })
+}
+
+/// Tells the launcher, if one waits; one that was killed meanwhile is no reason to end.
+fn say_listening() {
+    let mut output = io::stdout().lock();
+    if let Err(error) = writeln!(output, "{LISTENING}").and_then(|()| output.flush()) {
+        tracing::warn!(%error, "the launcher has gone");
+    }
 }
 
 fn prepare(

@@ -201,7 +201,7 @@ impl Chassis {
         let mut content = self.read()?;
         content.boot_id = random_uuid()?;
         write_json(&self.file(), &content)?;
-        kernel.kill_all()?;
+        kernel.kill(&lock, None)?;
         kernel.settle(&lock, &content)
     }
 
@@ -222,6 +222,13 @@ impl Chassis {
             .into_iter()
             .map(|Occupant { pid, uid, .. }| (pid, uid))
             .collect())
+    }
+
+    /// Kills the `macrack-vm` of one VM with SIGKILL and returns when it is gone; false if none runs.
+    pub fn kill(&self, uid: &str) -> io::Result<bool> {
+        let kernel = self.kernel();
+        let lock = kernel.lock()?;
+        Ok(kernel.kill(&lock, Some(uid))? > 0)
     }
 
     /// Its kernel.

@@ -163,6 +163,7 @@ impl SimulatedVm {
             .arg("--dies-with")
             .arg(std::process::id().to_string())
             .stdin(Stdio::null())
+            .stdout(Stdio::null())
             .spawn()
             .map_err(|error| {
                 let binary = self.guest_binary.display();

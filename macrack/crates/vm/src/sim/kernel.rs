@@ -180,19 +180,36 @@ impl Kernel {
         Ok(holders)
     }
 
-    /// Kills every marked process and returns when all of them are gone.
-    pub(super) fn kill_all(&self) -> io::Result<()> {
+    /// Kills every marked process that runs VM `uid`, or every one, and returns when they and their
+    /// slots are gone. Answers how many there were.
+    pub(super) fn kill(&self, _: &Locked, uid: Option<&str>) -> io::Result<usize> {
+        let mut killed = 0;
         for entry in fs::read_dir(self.processes())? {
             let path = entry?.path();
-            let mut file = open(&path)?;
-            if !try_lock(&file)?
-                && let Some(occupant) = read(&mut file)?
-            {
-                kill(&file, occupant.pid)?;
-                // the end of the process gives the lock back
-                file.lock()?;
+            let mut mark = open(&path)?;
+            if !try_lock(&mark)? {
+                let Some(occupant) = read(&mut mark)? else {
+                    continue;
+                };
+                if uid.is_some_and(|uid| uid != occupant.uid) {
+                    continue;
+                }
+                kill(&mark, occupant.pid)?;
+                self.await_end(&mark, occupant.pid)?;
+                killed += 1;
             }
             fs::remove_file(&path)?;
+        }
+        Ok(killed)
+    }
+
+    /// The end of a process gives its locks back, the mark's before the slot's.
+    fn await_end(&self, mark: &File, pid: u32) -> io::Result<()> {
+        mark.lock()?;
+        for mut slot in self.slots()? {
+            if read(&mut slot)?.is_some_and(|occupant| occupant.pid == pid) {
+                slot.lock()?;
+            }
         }
         Ok(())
     }
