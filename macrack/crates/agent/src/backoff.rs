@@ -1,0 +1,70 @@
+//! How long to wait before something is tried again: one policy for the whole agent.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+/// Delays that double from `first` to `most`, each drawn from the upper half of its range so that many
+/// Macs that lost the same server do not come back at the same moment.
+#[derive(Debug, Clone)]
+pub struct Backoff {
+    first: Duration,
+    most: Duration,
+    tries: u32,
+}
+
+impl Backoff {
+    /// A backoff that has not begun.
+    pub fn new(first: Duration, most: Duration) -> Self {
+        Backoff { first, most, tries: 0 }
+    }
+
+    /// For requests and watches: a right that was just granted is seen within milliseconds, an API
+    /// server that is down is not stormed.
+    pub fn for_api() -> Self {
+        Backoff::new(Duration::from_millis(50), Duration::from_secs(10))
+    }
+
+    /// The next delay.
+    pub fn next_delay(&mut self) -> Duration {
+        let whole = self.first.saturating_mul(1 << self.tries.min(20)).min(self.most);
+        self.tries = self.tries.saturating_add(1);
+        // the hasher's keys are random; this is no secret
+        let draw = u32::try_from(RandomState::new().hash_one(self.tries) % 1000).unwrap_or(0);
+        whole / 2 + whole * draw / 2000
+    }
+
+    /// Begins anew after a success.
+    pub fn reset(&mut self) {
+        self.tries = 0;
+    }
+}
+
+impl Iterator for Backoff {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        Some(self.next_delay())
+    }
+}
+
+impl kube::runtime::utils::Backoff for Backoff {
+    fn reset(&mut self) {
+        Backoff::reset(self);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_double_up_to_the_most_and_never_exceed_it() {
+        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
+        for whole in [100, 200, 400, 800, 1000, 1000] {
+            let delay = backoff.next_delay().as_millis();
+            assert!((whole / 2..=whole).contains(&delay), "{delay} of {whole}");
+        }
+        backoff.reset();
+        assert!(backoff.next_delay() <= Duration::from_millis(100));
+    }
+}

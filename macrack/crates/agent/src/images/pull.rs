@@ -1,0 +1,329 @@
+//! The one task that changes the cache: pulls what is asked for, evicts what nothing needs.
+//!
+//! Invariant: one pull at a time, whoever and however many ask; a pull that nothing asks for any more
+//! is ended; a pull that ends early leaves nothing behind.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::cache::{Cache, Golden};
+use super::evict::{Keeping, overdue, unused};
+use super::progress::Progress;
+use super::reference::Reference;
+use super::room::{Disk, NoRoom, gigabytes, make_room};
+use super::store::{ImageStore, StoreError, Watchdog};
+use crate::backoff::Backoff;
+use crate::bell::Bell;
+
+/// Least time between two words about the progress of a pull.
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+/// Least time between two measurements of the free space during a pull.
+const ROOM_EVERY: Duration = Duration::from_millis(250);
+/// Least time between two looks for goldens that were not used for long.
+const TIDY_EVERY: Duration = Duration::from_secs(60);
+/// When a refused pull is judged again although nothing here has changed.
+const ROOM_RETRY: Duration = Duration::from_secs(10);
+
+/// A golden that something asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Want {
+    /// The golden.
+    pub reference: Reference,
+    /// An instance waits for it; otherwise it is pulled ahead, and only where that costs nothing.
+    pub for_instance: bool,
+}
+
+/// What is asked for, and what must be kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wishes {
+    /// Asked for, the most urgent first.
+    pub wants: Vec<Want>,
+    /// Hex of the goldens that have a clone on this chassis.
+    pub cloned: BTreeSet<String>,
+    /// Bytes that must stay free.
+    pub reserve: u64,
+    /// `RackConfig.spec.imageCache.maxGoldens`.
+    pub max_goldens: usize,
+    /// `RackConfig.spec.imageCache.evictAfter`.
+    pub evict_after: SignedDuration,
+}
+
+impl Wishes {
+    fn keeping(&self) -> Keeping {
+        let asked_for = self.wants.iter().map(|want| want.reference.hex().to_owned());
+        Keeping {
+            in_use: asked_for.chain(self.cloned.iter().cloned()).collect(),
+            max_goldens: self.max_goldens,
+            evict_after: self.evict_after,
+        }
+    }
+
+    fn wants(&self, hex: &str) -> bool {
+        self.wants.iter().any(|want| want.reference.hex() == hex)
+    }
+}
+
+/// How a golden that is asked for and not here stands, in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It is being pulled.
+    Pulling(String),
+    /// It cannot be pulled now.
+    Refused(String),
+}
+
+/// What is in the cache, and how the rest stands; by hex.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Situation {
+    /// Whole goldens.
+    pub goldens: BTreeMap<String, Golden>,
+    /// What is asked for and not here.
+    pub standings: BTreeMap<String, Standing>,
+}
+
+/// Measures the free bytes of the disk.
+pub type Measure = Arc<dyn Fn() -> io::Result<u64> + Send + Sync>;
+
+/// The task.
+pub struct Puller {
+    cache: Cache,
+    store: Arc<dyn ImageStore>,
+    free: Measure,
+    wishes: watch::Receiver<Wishes>,
+    situation: watch::Sender<Situation>,
+    bell: Bell,
+    later: BTreeMap<String, Later>,
+}
+
+/// When a golden that could not be pulled is tried again.
+struct Later {
+    at: Instant,
+    backoff: Backoff,
+    /// Also as soon as the wishes change: room may have been made.
+    for_room: bool,
+}
+
+impl Puller {
+    /// A puller over `cache`, and what it reports.
+    ///
+    /// # Errors
+    /// When the cache cannot be read.
+    pub fn new(
+        cache: Cache,
+        store: Arc<dyn ImageStore>,
+        free: Measure,
+        wishes: watch::Receiver<Wishes>,
+        bell: Bell,
+    ) -> io::Result<(Self, watch::Receiver<Situation>)> {
+        let present = Situation { goldens: cache.list()?, standings: BTreeMap::new() };
+        let (situation, seen) = watch::channel(present);
+        let puller = Puller { cache, store, free, wishes, situation, bell, later: BTreeMap::new() };
+        Ok((puller, seen))
+    }
+
+    /// Runs until nobody wishes any more.
+    pub async fn run(mut self) {
+        loop {
+            let wishes = self.wishes.borrow_and_update().clone();
+            self.forget(&wishes);
+            self.tidy(&wishes, 0);
+            if let Some(want) = self.next(&wishes) {
+                self.pull(&want, &wishes).await;
+                continue;
+            }
+            let due = self.later.values().map(|later| later.at).min();
+            let wake = due.unwrap_or_else(|| Instant::now() + TIDY_EVERY).min(Instant::now() + TIDY_EVERY);
+            tokio::select! {
+                changed = self.wishes.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    for later in self.later.values_mut().filter(|later| later.for_room) {
+                        later.at = Instant::now();
+                    }
+                }
+                () = tokio::time::sleep_until(wake.into()) => {}
+            }
+        }
+    }
+
+    /// The most urgent golden that is not here and may be tried now.
+    fn next(&self, wishes: &Wishes) -> Option<Want> {
+        let now = Instant::now();
+        let may = |want: &&Want| {
+            let hex = want.reference.hex();
+            !self.cache.has(hex) && self.later.get(hex).is_none_or(|later| later.at <= now)
+        };
+        wishes.wants.iter().find(may).cloned()
+    }
+
+    /// Drops what nothing asks for any more.
+    fn forget(&mut self, wishes: &Wishes) {
+        self.later.retain(|hex, _| wishes.wants(hex));
+        let stale = |hex: &String| !wishes.wants(hex);
+        if self.situation.borrow().standings.keys().any(stale) {
+            self.tell(|situation| situation.standings.retain(|hex, _| wishes.wants(hex)));
+        }
+    }
+
+    /// Evicts what is overdue when `coming` more goldens are about to come.
+    fn tidy(&mut self, wishes: &Wishes, coming: usize) {
+        let goldens = self.situation.borrow().goldens.clone();
+        let gone = overdue(&goldens, &wishes.keeping(), coming, Timestamp::now());
+        self.evict(&gone);
+    }
+
+    fn evict(&mut self, hexes: &[String]) {
+        for hex in hexes {
+            match self.cache.evict(hex) {
+                Ok(()) => tracing::info!(golden = %hex, "evicted"),
+                Err(error) => tracing::error!(golden = %hex, %error, "cannot be evicted"),
+            }
+        }
+        if !hexes.is_empty() {
+            self.relist();
+        }
+    }
+
+    fn relist(&mut self) {
+        match self.cache.list() {
+            Ok(goldens) => self.tell(|situation| situation.goldens = goldens),
+            Err(error) => tracing::error!(%error, "the cache cannot be listed"),
+        }
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut Situation)) {
+        self.situation.send_modify(change);
+        self.bell.ring();
+    }
+
+    async fn pull(&mut self, want: &Want, wishes: &Wishes) {
+        let hex = want.reference.hex().to_owned();
+        let began = Instant::now();
+        match self.try_pull(want, wishes).await {
+            Ok(()) => {
+                tracing::info!(golden = %want.reference, seconds = began.elapsed().as_secs_f64(), "pulled");
+                self.later.remove(&hex);
+                self.relist();
+                self.tell(|situation| drop(situation.standings.remove(&hex)));
+            }
+            Err(StoreError::Cancelled) => {
+                tracing::info!(golden = %want.reference, "the pull was ended: nothing asks for it any more");
+                self.tell(|situation| drop(situation.standings.remove(&hex)));
+            }
+            Err(error) => {
+                let why = error.to_string();
+                tracing::warn!(golden = %want.reference, error = %why, "not pulled");
+                let for_room = matches!(error, StoreError::NoRoom(_));
+                let later = self.later.entry(hex.clone()).or_insert_with(|| Later {
+                    at: began,
+                    backoff: Backoff::new(Duration::from_secs(2), Duration::from_secs(300)),
+                    for_room,
+                });
+                later.for_room = for_room;
+                later.at = Instant::now() + if for_room { ROOM_RETRY } else { later.backoff.next_delay() };
+                self.tell(|situation| drop(situation.standings.insert(hex, Standing::Refused(why))));
+            }
+        }
+        if let Err(error) = self.cache.discard(want.reference.hex()) {
+            tracing::error!(golden = %want.reference, %error, "the partial pull cannot be removed");
+        }
+    }
+
+    async fn try_pull(&mut self, want: &Want, wishes: &Wishes) -> Result<(), StoreError> {
+        let reference = &want.reference;
+        let (bytes, manifest) = self.store.manifest(reference).await?;
+        self.admit(want, manifest.disk_bytes, wishes)?;
+        let into = self.cache.begin(reference.hex()).map_err(StoreError::io("prepare the pull"))?;
+        let watchdog = Watchdog {
+            progress: Arc::new(Progress::default()),
+            cancel: CancellationToken::new(),
+            room: keeps_room(self.free.clone(), wishes.reserve),
+        };
+        watchdog.progress.expect(manifest.disk_bytes);
+        let fetch = self.store.clone();
+        let fetch = fetch.fetch(reference, &manifest, &into, watchdog.clone());
+        self.attend(reference.hex(), fetch, &watchdog).await?;
+        self.cache
+            .publish(reference.hex(), &bytes, Timestamp::now())
+            .map_err(StoreError::io("move the pulled golden to its place"))
+    }
+
+    /// Makes room for a golden, or says why there is none.
+    fn admit(&mut self, want: &Want, size: u64, wishes: &Wishes) -> Result<(), StoreError> {
+        let keeping = wishes.keeping();
+        let goldens = self.situation.borrow().goldens.clone();
+        let unused = unused(&goldens, &keeping);
+        let spare = keeping.max_goldens.saturating_sub(goldens.len() - unused.len());
+        if spare == 0 && !want.for_instance {
+            return Err(StoreError::NoRoom(format!(
+                "not pulled ahead: all {} goldens that this Mac keeps are in use; raise RackConfig spec.imageCache.maxGoldens",
+                goldens.len()
+            )));
+        }
+        let free = (self.free)().inspect_err(|error| tracing::error!(%error, "the free space cannot be measured")).ok();
+        let disk = Disk { free, reserve: wishes.reserve, unused: &unused };
+        let room = make_room(Some(size), &disk).map_err(|no: NoRoom| StoreError::NoRoom(no.to_string()))?;
+        self.evict(&room);
+        self.tidy(wishes, 1);
+        Ok(())
+    }
+
+    /// Awaits a fetch, tells its progress, and ends it when nothing asks for it any more.
+    async fn attend(
+        &mut self,
+        hex: &str,
+        fetch: impl Future<Output = Result<(), StoreError>>,
+        watchdog: &Watchdog,
+    ) -> Result<(), StoreError> {
+        let began = Instant::now();
+        let mut fetch = std::pin::pin!(fetch);
+        let mut tick = tokio::time::interval(PROGRESS_EVERY);
+        loop {
+            tokio::select! {
+                ended = &mut fetch => return ended,
+                _ = tick.tick() => {
+                    let words = watchdog.progress.in_words(began.elapsed());
+                    self.tell(|s| drop(s.standings.insert(hex.to_owned(), Standing::Pulling(words))));
+                }
+                changed = self.wishes.changed() => {
+                    if changed.is_err() || !self.wishes.borrow_and_update().wants(hex) {
+                        watchdog.cancel.cancel();
+                        return fetch.await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A check that `reserve` bytes are still free, measured not more often than is useful.
+fn keeps_room(free: Measure, reserve: u64) -> Arc<dyn Fn() -> Result<(), String> + Send + Sync> {
+    let last: Mutex<Option<Instant>> = Mutex::new(None);
+    Arc::new(move || {
+        let mut last = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if last.is_some_and(|at| at.elapsed() < ROOM_EVERY) {
+            return Ok(());
+        }
+        *last = Some(Instant::now());
+        let free = free().map_err(|e| format!("the free space can no longer be measured: {e}"))?;
+        if free >= reserve {
+            return Ok(());
+        }
+        Err(format!(
+            "the pull was ended: {} is free, and {} must stay free for the instances' disks and the host; delete an instance, or use a smaller image",
+            gigabytes(free),
+            gigabytes(reserve)
+        ))
+    })
+}
+
+#[cfg(test)]
+#[path = "pull_tests.rs"]
+mod tests;

@@ -1,0 +1,4 @@
+//! The Node of one Mac.
+pub mod backoff;
+pub mod bell;
+pub mod images;
