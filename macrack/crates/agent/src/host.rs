@@ -1,0 +1,99 @@
+//! The seam to the Mac itself: what it is, what lives on it, what a VM of it needs.
+//!
+//! A simulated chassis answers from `chassis/chassis.json` (cargo feature `sim`, Linux); the Mac's own
+//! answers come with the real hypervisor.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+#[cfg(all(feature = "sim", target_os = "linux"))]
+mod simulated;
+#[cfg(all(feature = "sim", target_os = "linux"))]
+pub use simulated::SimulatedHost;
+
+/// What the host is, in this boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostFacts {
+    /// The chassis' serial, in capitals.
+    pub serial: String,
+    /// For example `Mac16,11`.
+    pub model: String,
+    /// For example `Apple M4 Pro`.
+    pub chip: String,
+    /// Physical cores.
+    pub cpu_cores: u32,
+    /// Bytes.
+    pub memory_bytes: u64,
+    /// Bytes.
+    pub disk_bytes: u64,
+    /// Bits per second of the network port.
+    pub link_bits_per_second: u64,
+    /// The host's macOS version.
+    pub host_version: String,
+    /// New at each boot.
+    pub boot_id: String,
+    /// The agent carries the virtualization entitlement.
+    pub entitled: bool,
+    /// The login keychain of the agent's user is unlocked.
+    pub keychain_unlocked: bool,
+    /// The agent's user is logged in automatically.
+    pub auto_login: bool,
+    /// Addresses under which the Mac is reached.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// A process that holds a VM, or is about to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmProcess {
+    /// The process.
+    pub pid: u32,
+    /// The VM directory that it serves, when it is one of MacRack's; `None` for anybody else's.
+    pub dir: Option<PathBuf>,
+}
+
+/// The Mac. Calls block for milliseconds at most.
+pub trait Host: Send + Sync + 'static {
+    /// What it is.
+    ///
+    /// # Errors
+    /// When it cannot be read; the last answer then holds.
+    fn facts(&self) -> io::Result<HostFacts>;
+
+    /// Free bytes on the volume of the state directory.
+    ///
+    /// # Errors
+    /// When they cannot be measured.
+    fn disk_free(&self) -> io::Result<u64>;
+
+    /// Every process on the host that holds a macOS VM.
+    ///
+    /// # Errors
+    /// When the processes cannot be listed; nothing is then known.
+    fn vm_processes(&self) -> io::Result<Vec<VmProcess>>;
+
+    /// A new machine identifier, such as the hypervisor accepts.
+    ///
+    /// # Errors
+    /// When none could be made.
+    fn machine_identifier(&self) -> io::Result<String>;
+}
+
+/// The process that serves the VM directory `dir`, if one lives.
+///
+/// # Errors
+/// As [`Host::vm_processes`].
+pub fn process_of(host: &dyn Host, dir: &Path) -> io::Result<Option<u32>> {
+    let served = |process: &VmProcess| process.dir.as_deref() == Some(dir);
+    Ok(host.vm_processes()?.into_iter().find(served).map(|process| process.pid))
+}
+
+/// Random bytes.
+///
+/// # Errors
+/// When the operating system has none.
+pub fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(bytes)
+}

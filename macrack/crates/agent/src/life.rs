@@ -1,0 +1,128 @@
+//! Where one VM of this chassis is in its life, as its own task knows it.
+//!
+//! ```text
+//!   (nothing) ──▶ Cloning ──▶ AtRest ──▶ Starting ──▶ Running ──▶ Stopping ──▶ AtRest
+//!                   │ fails               └─────────────┴── the process does not answer ──▶ Unknown
+//!                   ▼
+//!                Partial                  any ──▶ Wiping ──▶ (nothing) │ WipeFailed
+//! ```
+//!
+//! A uid that is not known here has nothing on this disk.
+
+use jiff::Timestamp;
+use macrack_wire::{GuestStage, VmError, VmReport};
+
+/// Where a VM is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Life {
+    /// Its directory holds a disk that was never whole; it is made anew.
+    Partial {
+        /// Why the last attempt failed; `None` when the agent went down in it.
+        why: Option<String>,
+        /// When it may be tried again.
+        retry_at: Option<Timestamp>,
+    },
+    /// Its disk is being cloned.
+    Cloning,
+    /// Its disk is there; no process of it lives.
+    AtRest(Rest),
+    /// Its process was asked for and does not say Running yet.
+    Starting,
+    /// It runs.
+    Running,
+    /// It was told to stop.
+    Stopping,
+    /// A process of it lives and cannot be reached, or it cannot be told whether one lives.
+    Unknown(String),
+    /// Its files are being destroyed.
+    Wiping,
+    /// Some of its files could not be destroyed; it is tried again.
+    WipeFailed(String),
+}
+
+/// Why a VM that has a disk does not run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rest {
+    /// Never started, or stopped as ordered.
+    Ready,
+    /// The guest shut itself down.
+    GuestShutdown,
+    /// The host went down while it ran.
+    HostRestarted,
+    /// The kernel refused its start: it counts two already. Nobody has judged yet why.
+    Refused(VmError),
+    /// It could not start, or broke; it is not tried again until it was ordered to stop.
+    Failed(String),
+}
+
+impl Life {
+    /// A process of it lives, or may live, or is about to.
+    pub fn is_alive(&self) -> bool {
+        matches!(self, Life::Starting | Life::Running | Life::Stopping | Life::Unknown(_))
+    }
+}
+
+/// What is reported of a VM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// Where it is.
+    pub life: Life,
+    /// Since when.
+    pub since: Timestamp,
+    /// Hex of the golden that its disk is a clone of, as far as its record says.
+    pub golden: Option<String>,
+    /// Bytes that its disk may still grow by.
+    pub growth: u64,
+    /// How often it was started.
+    pub starts: u32,
+    /// The last report of its process since its last start.
+    pub report: Option<VmReport>,
+    /// Its MAC address, once it has one.
+    pub mac_address: Option<macrack_wire::MacAddress>,
+    /// The guest said Ready since its last start.
+    pub guest_ready: bool,
+    /// Nothing of it is left: its task has ended.
+    pub gone: bool,
+}
+
+impl Facts {
+    /// A VM of which only its place in life is known.
+    pub fn new(life: Life, since: Timestamp) -> Self {
+        Facts {
+            life,
+            since,
+            golden: None,
+            growth: 0,
+            starts: 0,
+            report: None,
+            mac_address: None,
+            guest_ready: false,
+            gone: false,
+        }
+    }
+
+    /// Moves on to `life`.
+    pub fn enter(&mut self, life: Life, now: Timestamp) {
+        if self.life != life {
+            self.life = life;
+            self.since = now;
+        }
+    }
+
+    /// Takes in a report of the process.
+    pub fn hear(&mut self, report: VmReport, now: Timestamp) {
+        use macrack_wire::VmState;
+        let ready = report.guest.as_ref().is_some_and(|guest| guest.stage == GuestStage::Ready);
+        self.guest_ready |= ready;
+        match report.state {
+            VmState::Starting => self.enter(Life::Starting, now),
+            // said before the order to stop was heard
+            VmState::Running if self.life == Life::Stopping => {}
+            VmState::Running => self.enter(Life::Running, now),
+            VmState::Stopping => self.enter(Life::Stopping, now),
+            // the process is about to end, and is counted until it has
+            VmState::Stopped | VmState::Failed => {}
+        }
+        self.report = Some(report);
+    }
+}

@@ -1,0 +1,132 @@
+//! From a golden to a VM's directory.
+//!
+//! Invariant: `vm.json` is the last file to appear, so a directory without it is a disk that was never
+//! whole; it is made anew from nothing.
+
+use std::fmt;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use macrack_wire::layout::{write_json, write_whole};
+use macrack_wire::{Display, MacAddress, VmDescription, VmDir};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::record::Record;
+use crate::images::Manifest;
+use crate::images::copy::clone_file;
+
+/// The text of a first-boot script, fetched when the disk is made and never again.
+pub type Script = BoxFuture<'static, Result<String, String>>;
+
+/// Everything that a VM is made from.
+pub struct Making {
+    /// What the VM process is told.
+    pub description: VmDescription,
+    /// Bytes that the disk may grow to.
+    pub disk_bytes: u64,
+    /// Hex of the golden.
+    pub golden: String,
+    /// Its directory.
+    pub golden_dir: PathBuf,
+    /// The first-boot script, if there is one.
+    pub script: Option<Script>,
+}
+
+impl fmt::Debug for Making {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Making").field("description", &self.description).finish_non_exhaustive()
+    }
+}
+
+/// What a VM is described as.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    /// The instance's uid.
+    pub uid: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Virtual cores.
+    pub cpu_cores: u32,
+    /// Bytes.
+    pub memory_bytes: u64,
+    /// A screen.
+    pub display: Option<Display>,
+    /// Whether there is a first-boot script.
+    pub first_boot: bool,
+}
+
+impl Shape {
+    /// The description with an identity of its own.
+    pub fn described(self, machine_identifier: String, mac_address: MacAddress) -> VmDescription {
+        VmDescription {
+            uid: self.uid,
+            namespace: self.namespace,
+            name: self.name,
+            cpu_cores: self.cpu_cores,
+            memory_bytes: self.memory_bytes,
+            disk: "disk.img".to_owned(),
+            aux: "aux.img".to_owned(),
+            machine_identifier,
+            mac_address,
+            display: self.display,
+            first_boot: self.first_boot,
+        }
+    }
+}
+
+/// Makes the directory. Blocking.
+pub(super) fn make_files(
+    dir: &VmDir,
+    making: &Making,
+    script: Option<&str>,
+    cancel: &CancellationToken,
+) -> io::Result<Record> {
+    let named = |what: &'static str| {
+        move |error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"))
+    };
+    match fs::remove_dir_all(dir.path()) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(named("removing the half-made disk")(error)),
+        _ => {}
+    }
+    DirBuilder::new().mode(0o700).create(dir.path())?;
+    let record = Record { golden: making.golden.clone(), disk_bytes: making.disk_bytes, ..Record::default() };
+    record.write(dir)?;
+    if let Some(script) = script {
+        write_whole(&dir.first_boot(), script.as_bytes())?;
+    }
+    let mut go_on = |_| match cancel.is_cancelled() {
+        true => Err(io::Error::new(io::ErrorKind::Interrupted, "it is to be wiped")),
+        false => Ok(()),
+    };
+    let (disk, aux) = (dir.path().join(&making.description.disk), dir.path().join(&making.description.aux));
+    clone_file(&making.golden_dir.join("disk.img"), &disk, making.disk_bytes, &mut go_on)
+        .map_err(named("cloning the golden's disk"))?;
+    clone_file(&making.golden_dir.join("aux.img"), &aux, 0, &mut go_on)
+        .map_err(named("cloning the golden's auxiliary storage"))?;
+    let manifest: Manifest = macrack_wire::layout::read_json(&making.golden_dir.join("manifest.json"))?;
+    write_json(&dir.manifest(), &contents(&manifest, &making.golden))?;
+    let used = making.golden_dir.join("last-used");
+    write_whole(&used, Timestamp::now().to_string().as_bytes()).map_err(named("noting that the golden is used"))?;
+    dir.write_description(&making.description)?;
+    File::open(dir.path())?.sync_all()?;
+    Ok(record)
+}
+
+/// What this clone is made of, for the record.
+fn contents(manifest: &Manifest, golden: &str) -> serde_json::Value {
+    json!({
+        "golden": format!("sha256:{golden}"),
+        "contents": [
+            { "kind": "macOS", "version": manifest.os_version },
+            { "kind": "Xcode", "version": manifest.xcode_version },
+            { "kind": "GuestAgent", "version": manifest.guest_agent_version },
+        ],
+    })
+}

@@ -1,0 +1,90 @@
+//! Why a VM whose process has gone does not run: pure, from what the files say.
+
+use macrack_wire::{ErrorClass, LastState, StopCause, VmState};
+
+use super::record::Record;
+use crate::life::Rest;
+
+/// Judges the end of a VM that has a disk and no process, in boot `boot_id`.
+pub fn judge(record: &Record, last: Option<&LastState>, boot_id: &str) -> Rest {
+    if record.stopped_by_order || record.starts == 0 {
+        return Rest::Ready;
+    }
+    // what an earlier process wrote says nothing of this one
+    let report = last.map(|last| &last.report).filter(|report| record.pid.is_none_or(|pid| pid == report.pid));
+    let Some(report) = report else {
+        return match record.boot_id == boot_id {
+            true => Rest::Failed("its process ended without a word; vm.log may say why".to_owned()),
+            false => Rest::HostRestarted,
+        };
+    };
+    match (report.state, report.stop_cause) {
+        (VmState::Stopped, Some(StopCause::GuestShutdown)) => Rest::GuestShutdown,
+        (VmState::Stopped, _) => Rest::Ready,
+        (VmState::Failed, _) => match &report.error {
+            Some(error) if error.class == ErrorClass::Limit => Rest::Refused(error.clone()),
+            Some(error) => Rest::Failed(error.to_string()),
+            None => Rest::Failed("its process gave no reason; vm.log may".to_owned()),
+        },
+        (VmState::Starting | VmState::Running | VmState::Stopping, _) => match record.boot_id == boot_id {
+            true => Rest::Failed("its process was killed or crashed; vm.log may say why".to_owned()),
+            false => Rest::HostRestarted,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use macrack_wire::{VmError, VmReport};
+
+    use super::*;
+
+    fn record() -> Record {
+        Record { starts: 1, boot_id: "now".to_owned(), pid: Some(7), ..Record::default() }
+    }
+
+    fn last(state: VmState, stop_cause: Option<StopCause>, code: Option<i64>) -> LastState {
+        let report = VmReport {
+            uid: "u".to_owned(),
+            pid: 7,
+            state,
+            error: code.map(|code| VmError::new("VZErrorDomain", code, "said so")),
+            started_at: Timestamp::UNIX_EPOCH,
+            guest: None,
+            guest_problem: None,
+            stop_cause,
+        };
+        LastState { report, first_boot_handed: false }
+    }
+
+    #[test]
+    fn a_crash_is_told_from_a_clean_stop_and_both_from_a_host_that_went_down() {
+        use StopCause::{Crashed, Forced, GuestShutdown, Requested, StartFailed};
+        let now = |last: Option<LastState>| judge(&record(), last.as_ref(), "now");
+        assert_eq!(now(Some(last(VmState::Stopped, Some(GuestShutdown), None))), Rest::GuestShutdown);
+        assert_eq!(now(Some(last(VmState::Stopped, Some(Requested), None))), Rest::Ready);
+        assert_eq!(now(Some(last(VmState::Stopped, Some(Forced), None))), Rest::Ready);
+        assert!(matches!(now(Some(last(VmState::Failed, Some(StartFailed), Some(6)))), Rest::Refused(_)));
+        assert!(matches!(now(Some(last(VmState::Failed, Some(Crashed), Some(1)))), Rest::Failed(_)));
+        assert!(matches!(now(Some(last(VmState::Running, None, None))), Rest::Failed(_)), "killed while it ran");
+        assert!(matches!(now(None), Rest::Failed(_)), "gone before it wrote anything");
+        let rebooted = judge(&record(), Some(&last(VmState::Running, None, None)), "later");
+        assert_eq!(rebooted, Rest::HostRestarted);
+    }
+
+    #[test]
+    fn what_an_earlier_process_wrote_is_not_taken_for_the_end_of_this_one() {
+        let earlier = last(VmState::Stopped, Some(StopCause::Requested), None);
+        let record = Record { pid: Some(8), starts: 2, ..record() };
+        assert!(matches!(judge(&record, Some(&earlier), "now"), Rest::Failed(_)), "it would be started for ever");
+    }
+
+    #[test]
+    fn a_vm_that_was_ordered_to_stop_may_start_again_however_it_ended() {
+        let record = Record { stopped_by_order: true, ..record() };
+        let crashed = last(VmState::Failed, Some(StopCause::Crashed), Some(1));
+        assert_eq!(judge(&record, Some(&crashed), "now"), Rest::Ready);
+        assert_eq!(judge(&Record::default(), None, "now"), Rest::Ready, "never started");
+    }
+}

@@ -1,0 +1,418 @@
+//! One VM's task.
+//!
+//! ```text
+//!   attached ──(connection ends)──▶ looking ──(no process)──▶ at rest
+//!      ▲                              │ (answers)
+//!      └──────────────────────────────┘
+//! ```
+//!
+//! Invariants: while a process may live, the task is attached to it or looks for it, and nothing else
+//! is done to its files; a process is ended by force only under an order to stop, and only after the
+//! grace.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use macrack_wire::{VmDir, VmReport, VmWatch, WireError};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::make::{Making, make_files};
+use super::record::Record;
+use super::wipe::wipe_files;
+use super::{Command, GRACE, Surroundings, process, rest};
+use crate::backoff::Backoff;
+use crate::images::copy::allocated;
+use crate::life::{Facts, Life, Rest};
+
+/// What stands in `Life::Unknown` until it is known for the first time.
+pub const LOOKING: &str = "it was not looked for yet";
+/// How long a live process may be silent before it is called Unknown.
+const SILENCE: Duration = Duration::from_secs(5);
+/// What a stop may take beyond its grace before the process is ended.
+const SLACK: Duration = Duration::from_secs(20);
+/// Between signs of life of an attached process.
+const PING: Duration = Duration::from_secs(30);
+
+struct Task {
+    dir: VmDir,
+    around: Surroundings,
+    facts: Arc<watch::Sender<Facts>>,
+    record: Record,
+    link: Link,
+    making: Option<(JoinHandle<Result<Record, String>>, CancellationToken)>,
+    remake: Backoff,
+    /// A stop was ordered: when the process is ended by force.
+    stop_by: Option<Instant>,
+    wipe: Option<Backoff>,
+    wipe_at: Option<Instant>,
+}
+
+/// How the task stands to the VM's process.
+enum Link {
+    /// No process lives.
+    None,
+    /// Its reports arrive.
+    Attached { reports: Box<VmWatch>, ping: Instant },
+    /// It may live; when it is looked for next, since when it is silent.
+    Looking { next: Instant, since: Instant, backoff: Backoff },
+}
+
+impl Link {
+    fn looking() -> Link {
+        let now = Instant::now();
+        let backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
+        Link::Looking { next: now, since: now, backoff }
+    }
+}
+
+/// What happened.
+enum Happened {
+    Ordered(Command),
+    Made(Result<Record, String>),
+    Heard(Result<Option<VmReport>, WireError>),
+    Time,
+    /// Nobody asks any more: the agent ends, the VM does not.
+    Over,
+}
+
+pub(super) async fn run(
+    dir: VmDir,
+    around: Surroundings,
+    facts: Arc<watch::Sender<Facts>>,
+    mut commands: mpsc::UnboundedReceiver<Command>,
+    adopted: bool,
+) {
+    let mut task = Task {
+        dir,
+        around,
+        facts,
+        record: Record::default(),
+        link: Link::None,
+        making: None,
+        remake: Backoff::new(Duration::from_secs(1), Duration::from_secs(60)),
+        stop_by: None,
+        wipe: None,
+        wipe_at: None,
+    };
+    if adopted {
+        task.take_up();
+    }
+    loop {
+        match task.next(&mut commands).await {
+            Happened::Ordered(command) => task.obey(command).await,
+            Happened::Made(made) => task.made(made).await,
+            Happened::Heard(Ok(Some(report))) => task.heard(report),
+            Happened::Heard(Ok(None) | Err(_)) => task.link = Link::looking(),
+            Happened::Time => task.tick().await,
+            Happened::Over => return,
+        }
+        task.around.bell.ring();
+        if task.facts.borrow().gone {
+            return;
+        }
+    }
+}
+
+impl Task {
+    async fn next(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>) -> Happened {
+        let wake = self.wake();
+        let heard = async {
+            match &mut self.link {
+                Link::Attached { reports, .. } => reports.next().await,
+                _ => std::future::pending().await,
+            }
+        };
+        let made = async {
+            match &mut self.making {
+                Some((job, _)) => job.await.unwrap_or_else(|ended| Err(ended.to_string())),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            command = commands.recv() => command.map_or(Happened::Over, Happened::Ordered),
+            made = made => Happened::Made(made),
+            report = heard => Happened::Heard(report),
+            () = tokio::time::sleep_until(wake.into()) => Happened::Time,
+        }
+    }
+
+    fn wake(&self) -> Instant {
+        let link = match &self.link {
+            Link::None => None,
+            Link::Attached { ping, .. } => Some(*ping),
+            Link::Looking { next, .. } => Some(*next),
+        };
+        let due = [link, self.stop_by, self.wipe_at].into_iter().flatten().min();
+        due.unwrap_or_else(|| Instant::now() + PING)
+    }
+
+    /// Reads what lies in the directory.
+    fn take_up(&mut self) {
+        match Record::read(&self.dir) {
+            Ok(record) => self.record = record.unwrap_or_default(),
+            Err(error) => {
+                tracing::error!(dir = %self.dir.path().display(), %error, "the agent's record of a VM is unreadable");
+                // as after an end of unknown cause: it is not started by itself
+                self.record.starts = 1;
+                self.record.boot_id = self.around.boot_id.clone();
+            }
+        }
+        self.describe_facts();
+        self.link = Link::looking();
+    }
+
+    fn describe_facts(&self) {
+        let description = self.dir.read_description().ok();
+        let (record, growth) = (self.record.clone(), self.growth());
+        self.facts.send_modify(|facts| {
+            facts.golden = Some(record.golden).filter(|hex| !hex.is_empty());
+            facts.starts = record.starts;
+            facts.growth = growth;
+            facts.mac_address = description.map(|description| description.mac_address);
+        });
+    }
+
+    fn growth(&self) -> u64 {
+        let taken = allocated(&self.dir.path().join("disk.img")).unwrap_or(0);
+        self.record.disk_bytes.saturating_sub(taken)
+    }
+
+    fn enter(&self, life: Life) {
+        let dir = self.dir.path().file_name().unwrap_or_default().to_string_lossy();
+        if self.facts.borrow().life != life {
+            tracing::info!(vm = %dir, to = ?life, "moves on");
+        }
+        self.facts.send_modify(|facts| facts.enter(life, Timestamp::now()));
+    }
+
+    async fn obey(&mut self, command: Command) {
+        match command {
+            Command::Make(making) => self.make(*making),
+            Command::Start => self.start().await,
+            Command::Stop => self.stop().await,
+            Command::Pardon => self.enter(Life::AtRest(Rest::Ready)),
+            Command::Forget => {
+                self.remember(|record| record.stopped_by_order = true);
+                self.enter(Life::AtRest(Rest::Ready));
+            }
+            Command::Wipe => {
+                self.wipe.get_or_insert_with(|| Backoff::new(Duration::from_secs(2), Duration::from_secs(60)));
+                match (&self.making, &self.link) {
+                    (Some((_, cancel)), _) => cancel.cancel(),
+                    (None, Link::None) => self.wipe_at = Some(Instant::now()),
+                    (None, _) => self.stop().await,
+                }
+            }
+        }
+    }
+
+    fn remember(&mut self, change: impl FnOnce(&mut Record)) {
+        change(&mut self.record);
+        if let Err(error) = self.record.write(&self.dir) {
+            tracing::error!(dir = %self.dir.path().display(), %error, "the agent's record of a VM cannot be written");
+        }
+    }
+
+    fn make(&mut self, mut making: Making) {
+        self.enter(Life::Cloning);
+        let golden = making.golden.clone();
+        self.facts.send_modify(|facts| {
+            facts.golden = Some(golden);
+            facts.growth = making.disk_bytes;
+            facts.mac_address = Some(making.description.mac_address);
+        });
+        let cancel = CancellationToken::new();
+        let (dir, cancelled, script) = (self.dir.clone(), cancel.clone(), making.script.take());
+        let job = tokio::spawn(async move {
+            let script = match script {
+                Some(script) => Some(script.await?),
+                None => None,
+            };
+            let work = move || make_files(&dir, &making, script.as_deref(), &cancelled);
+            let made = tokio::task::spawn_blocking(work).await;
+            made.map_err(|ended| ended.to_string())?.map_err(|error| error.to_string())
+        });
+        self.making = Some((job, cancel));
+    }
+
+    async fn made(&mut self, made: Result<Record, String>) {
+        self.making = None;
+        match made {
+            Ok(record) => {
+                self.record = record;
+                self.remake.reset();
+                self.describe_facts();
+                self.enter(Life::AtRest(Rest::Ready));
+            }
+            Err(why) => {
+                let retry_at = Timestamp::now() + self.remake.next_delay();
+                self.enter(Life::Partial { why: Some(why), retry_at: Some(retry_at) });
+            }
+        }
+        if self.wipe.is_some() {
+            self.wipe().await;
+        }
+    }
+
+    async fn start(&mut self) {
+        self.enter(Life::Starting);
+        self.facts.send_modify(|facts| {
+            facts.guest_ready = false;
+            facts.report = None;
+        });
+        let boot_id = self.around.boot_id.clone();
+        self.remember(|record| {
+            record.starts += 1;
+            record.boot_id = boot_id;
+            record.pid = None;
+            record.stopped_by_order = false;
+        });
+        self.describe_facts();
+        let (binary, dir) = (self.around.vm_binary.clone(), self.dir.path().to_owned());
+        let spawned = tokio::task::spawn_blocking(move || macrack_vm::spawn(&binary, &dir)).await;
+        match spawned.unwrap_or_else(|ended| Err(io::Error::other(ended))) {
+            Ok(pid) => {
+                self.remember(|record| record.pid = Some(pid));
+                self.link = Link::looking();
+                self.look().await;
+            }
+            // a process of it lives already: it is taken up
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.link = Link::looking(),
+            Err(error) => self.enter(Life::AtRest(Rest::Failed(error.to_string()))),
+        }
+    }
+
+    fn heard(&mut self, report: VmReport) {
+        self.facts.send_modify(|facts| facts.hear(report, Timestamp::now()));
+    }
+
+    async fn tick(&mut self) {
+        let now = Instant::now();
+        match &mut self.link {
+            Link::Looking { next, .. } if *next <= now => self.look().await,
+            Link::Attached { ping, .. } if *ping <= now => {
+                *ping = now + PING;
+                if let Err(error) = process::describe(&self.dir).await {
+                    tracing::warn!(dir = %self.dir.path().display(), %error, "a VM process has fallen silent");
+                    self.link = Link::looking();
+                }
+                let growth = self.growth();
+                self.facts.send_modify(|facts| facts.growth = growth);
+            }
+            _ => {}
+        }
+        if self.stop_by.is_some_and(|by| by <= now) {
+            self.force().await;
+        }
+        if self.wipe_at.is_some_and(|at| at <= now) {
+            self.wipe().await;
+        }
+    }
+
+    /// Looks for the process.
+    async fn look(&mut self) {
+        let error = match process::reach(&self.dir).await {
+            Ok(reports) => {
+                self.link = Link::Attached { reports: Box::new(reports), ping: Instant::now() + PING };
+                if self.stop_by.is_some() {
+                    self.tell_to_stop().await;
+                }
+                return;
+            }
+            Err(error) => error,
+        };
+        let why = match process::find(self.around.host.clone(), self.dir.path()).await {
+            Ok(None) => return self.ended().await,
+            Ok(Some(pid)) => format!("its process {pid} lives and does not answer: {error}"),
+            Err(unreadable) => format!("it cannot be told whether its process lives: {unreadable}"),
+        };
+        let Link::Looking { next, since, backoff } = &mut self.link else { return };
+        *next = Instant::now() + backoff.next_delay();
+        if since.elapsed() >= SILENCE {
+            self.enter(Life::Unknown(why));
+        }
+    }
+
+    /// No process of it lives.
+    async fn ended(&mut self) {
+        self.link = Link::None;
+        self.stop_by = None;
+        self.describe_facts();
+        if !self.dir.description().exists() {
+            self.enter(Life::Partial { why: None, retry_at: None });
+        } else {
+            let last = self.dir.read_state().unwrap_or_else(|error| {
+                tracing::error!(%error, "the last state of a VM is unreadable");
+                None
+            });
+            if let Some(last) = &last {
+                let report = last.report.clone();
+                self.facts.send_modify(|facts| facts.report = Some(report));
+            }
+            let rest = rest::judge(&self.record, last.as_ref(), &self.around.boot_id);
+            self.enter(Life::AtRest(rest));
+        }
+        if self.wipe.is_some() {
+            self.wipe().await;
+        }
+    }
+
+    async fn stop(&mut self) {
+        if matches!(self.link, Link::None) || self.stop_by.is_some() {
+            return;
+        }
+        self.remember(|record| record.stopped_by_order = true);
+        self.stop_by = Some(Instant::now() + Duration::from_secs(GRACE.into()) + SLACK);
+        if !matches!(self.facts.borrow().life, Life::Unknown(_)) {
+            self.enter(Life::Stopping);
+        }
+        self.tell_to_stop().await;
+    }
+
+    async fn tell_to_stop(&self) {
+        if let Err(error) = process::tell_to_stop(&self.dir, GRACE).await {
+            // it is told again when it is reached, and ended when the grace is over
+            tracing::warn!(dir = %self.dir.path().display(), %error, "a VM process could not be told to stop");
+        }
+    }
+
+    /// The grace is over and the process lives.
+    async fn force(&mut self) {
+        self.stop_by = Some(Instant::now() + SLACK);
+        match process::find(self.around.host.clone(), self.dir.path()).await {
+            Ok(Some(pid)) => process::end(pid),
+            Ok(None) => {}
+            Err(error) => tracing::error!(%error, "the processes of this Mac cannot be listed"),
+        }
+        self.link = Link::looking();
+    }
+
+    async fn wipe(&mut self) {
+        self.enter(Life::Wiping);
+        let found = process::find(self.around.host.clone(), self.dir.path()).await;
+        let dir = self.dir.clone();
+        let wiped = match found {
+            Ok(None) => {
+                let work = tokio::task::spawn_blocking(move || wipe_files(&dir)).await;
+                work.unwrap_or_else(|ended| Err(io::Error::other(ended)))
+            }
+            Ok(Some(pid)) => Err(io::Error::other(format!("process {pid} still holds it"))),
+            Err(error) => Err(error),
+        };
+        match wiped {
+            Ok(()) => {
+                tracing::info!(dir = %self.dir.path().display(), "wiped");
+                self.facts.send_modify(|facts| facts.gone = true);
+            }
+            Err(error) => {
+                let delay = self.wipe.as_mut().map_or(SLACK, Backoff::next_delay);
+                self.wipe_at = Some(Instant::now() + delay);
+                self.enter(Life::WipeFailed(error.to_string()));
+            }
+        }
+    }
+}
