@@ -48,7 +48,9 @@ impl FromStr for Span {
         let mut rest = text;
         let mut total = 0u64;
         for (unit, seconds, digits) in [('h', 3600, 5), ('m', 60, 6), ('s', 1, 7)] {
-            let Some((number, after)) = rest.split_once(unit) else { continue };
+            let Some((number, after)) = rest.split_once(unit) else {
+                continue;
+            };
             if number.is_empty() || number.len() > digits || !number.bytes().all(|b| b.is_ascii_digit()) {
                 return Err(refused());
             }

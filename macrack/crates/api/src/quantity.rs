@@ -27,8 +27,7 @@ const UNITS: &[(&str, u128)] = &[
 impl Quantity {
     /// The number meant, in units of one (bytes, bits per second), rounded down; `None` if the text is no quantity.
     pub fn value(&self) -> Option<u64> {
-        let (number, scale) =
-            UNITS.iter().find_map(|(suffix, scale)| Some((self.0.strip_suffix(suffix)?, *scale)))?;
+        let (number, scale) = UNITS.iter().find_map(|(suffix, scale)| Some((self.0.strip_suffix(suffix)?, *scale)))?;
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
         if whole.is_empty() || whole.len() > 15 || fraction.len() > 3 || !digits(whole) || !digits(fraction) {

@@ -43,7 +43,10 @@ fn slots(facts: &Facts, from: &[Slot], to: &[Slot]) -> Result<(), String> {
     for old in from {
         let wiped = agent.is_some_and(|a| a.vms.iter().any(|vm| vm.uid == old.uid && vm.state == VmState::Wiped));
         match to.iter().find(|new| new.uid == old.uid) {
-            None => ensure(old.order == Order::Wipe && wiped, "a slot emptied before its VM was ordered Wipe and reported Wiped")?,
+            None => ensure(
+                old.order == Order::Wipe && wiped,
+                "a slot emptied before its VM was ordered Wipe and reported Wiped",
+            )?,
             Some(new) => {
                 ensure(new.slot == old.slot, "a VM moved between slots")?;
                 ensure(old.order != Order::Wipe || new.order == Order::Wipe, "an order Wipe taken back")?;
@@ -56,11 +59,19 @@ fn slots(facts: &Facts, from: &[Slot], to: &[Slot]) -> Result<(), String> {
 
 fn clear(facts: &Facts, plan: &Plan, lease_uid: &str) -> Result<(), String> {
     let status = facts.node.status.clone().unwrap_or_default();
-    let Some(lease_ref) = &status.lease_ref else { return Err("leaseRef cleared where there is none".into()) };
+    let Some(lease_ref) = &status.lease_ref else {
+        return Err("leaseRef cleared where there is none".into());
+    };
     ensure(lease_ref.uid == *lease_uid, "the leaseRef of another lease cleared")?;
-    ensure(facts.clocks.both_past(lease_ref.earliest_release_at.0), "a chassis released before its floor by both clocks")?;
+    ensure(
+        facts.clocks.both_past(lease_ref.earliest_release_at.0),
+        "a chassis released before its floor by both clocks",
+    )?;
     ensure(status.slots.is_empty(), "a chassis released with a slot in use")?;
-    ensure(status.agent.is_some_and(|a| a.vms.iter().all(|vm| vm.state == VmState::Wiped)), "a chassis released with remains on its disk")?;
+    ensure(
+        status.agent.is_some_and(|a| a.vms.iter().all(|vm| vm.state == VmState::Wiped)),
+        "a chassis released with remains on its disk",
+    )?;
     let marked = lease_ref.releasing || plan.steps.iter().any(|s| matches!(s, Step::MarkReleasing { .. }));
     ensure(marked, "a chassis released without being marked")
 }

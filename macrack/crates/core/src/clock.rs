@@ -2,7 +2,7 @@
 
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
-    jiff::{SignedDuration, Timestamp, TimestampRound, Unit, RoundMode},
+    jiff::{RoundMode, SignedDuration, Timestamp, TimestampRound, Unit},
 };
 use macrack_api::duration::{FLOOR, Span};
 
@@ -87,7 +87,8 @@ mod tests {
 
     #[test]
     fn bound_at_is_the_later_clock_rounded_up_and_needs_both() {
-        let clocks = Clocks { operator: at("2026-03-02T09:00:00.2Z"), server: Seen::Present(at("2026-03-02T08:00:00Z")) };
+        let clocks =
+            Clocks { operator: at("2026-03-02T09:00:00.2Z"), server: Seen::Present(at("2026-03-02T08:00:00Z")) };
         assert_eq!(clocks.bound_at(), Some(at("2026-03-02T09:00:01Z")));
         assert!(!clocks.both_past(at("2026-03-02T08:30:00Z")), "the server's clock is behind");
         assert!(clocks.both_past(at("2026-03-02T08:00:00Z")));

@@ -28,7 +28,9 @@ fn files() -> Result<BTreeMap<String, String>> {
 /// The page of conditions and reasons, from the doc comments where they are defined.
 fn conditions() -> Result<String> {
     use macrack_api::{config::rack_config as config, image::macos_image as image};
-    use macrack_api::{instance::instance_class, instance::macos_instance as mi, rack::lease, rack::node, rack::node_class};
+    use macrack_api::{
+        instance::instance_class, instance::macos_instance as mi, rack::lease, rack::node, rack::node_class,
+    };
     let tables: &[(&str, &str, &[Word])] = &[
         ("MacNodeClass", "Reasons", node_class::MacNodeClassReason::ALL),
         ("MacNode", "Conditions", node::MacNodeCondition::ALL),

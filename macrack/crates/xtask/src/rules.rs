@@ -26,7 +26,11 @@ const CORE_BAN: &[&str] =
 
 /// The limit is Apple's. Nothing in the product may name the means of raising it.
 fn limit_words() -> [String; 3] {
-    ["hv_apple_isa_vm_".to_owned() + "quota=", "hv.apple_isa_vm_".to_owned() + "quota", "nvram boot-".to_owned() + "args"]
+    [
+        "hv_apple_isa_vm_".to_owned() + "quota=",
+        "hv.apple_isa_vm_".to_owned() + "quota",
+        "nvram boot-".to_owned() + "args",
+    ]
 }
 
 /// Longest file, in lines.
@@ -42,7 +46,9 @@ pub(crate) fn check() -> Result<()> {
     }
     for (krate, forbidden) in FORBIDDEN {
         let manifest = root().join("crates").join(krate).join("Cargo.toml");
-        let Ok(text) = fs::read_to_string(&manifest) else { continue };
+        let Ok(text) = fs::read_to_string(&manifest) else {
+            continue;
+        };
         findings.extend(layering(krate, forbidden, &text));
     }
     if findings.is_empty() {
@@ -71,7 +77,11 @@ fn layering(krate: &str, forbidden: &[&str], manifest: &str) -> Vec<String> {
     let runtime = manifest.split("[dev-dependencies]").next().unwrap_or(manifest);
     forbidden
         .iter()
-        .filter(|dep| runtime.lines().any(|l| l.trim_start().starts_with(&format!("{dep}.")) || l.trim_start().starts_with(&format!("{dep} "))))
+        .filter(|dep| {
+            runtime.lines().any(|l| {
+                l.trim_start().starts_with(&format!("{dep}.")) || l.trim_start().starts_with(&format!("{dep} "))
+            })
+        })
         .map(|dep| format!("crates/{krate} depends on {dep}; dependencies point one way"))
         .collect()
 }

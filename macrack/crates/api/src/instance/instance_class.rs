@@ -10,8 +10,14 @@ use crate::{Condition, Quantity, words::words};
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[kube(
-    group = "instance.macrack.io", version = "v1alpha1", kind = "InstanceClass", plural = "instanceclasses",
-    status = "InstanceClassStatus", shortname = "mic", category = "macrack", derive = "PartialEq",
+    group = "instance.macrack.io",
+    version = "v1alpha1",
+    kind = "InstanceClass",
+    plural = "instanceclasses",
+    status = "InstanceClassStatus",
+    shortname = "mic",
+    category = "macrack",
+    derive = "PartialEq",
     doc = "InstanceClass is the size of a macOS VM: cores, memory, disk. Two of a lease must fit beside the host's reserve.",
     printcolumn(name = "CPU", type_ = "integer", json_path = ".spec.cpuCores"),
     printcolumn(name = "MEMORY", type_ = "string", json_path = ".spec.memory"),

@@ -10,8 +10,14 @@ use crate::{Condition, Quantity, words::words};
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[kube(
-    group = "rack.macrack.io", version = "v1alpha1", kind = "MacNodeClass", plural = "macnodeclasses",
-    status = "MacNodeClassStatus", shortname = "mnc", category = "macrack", derive = "PartialEq",
+    group = "rack.macrack.io",
+    version = "v1alpha1",
+    kind = "MacNodeClass",
+    plural = "macnodeclasses",
+    status = "MacNodeClassStatus",
+    shortname = "mnc",
+    category = "macrack",
+    derive = "PartialEq",
     doc = "MacNodeClass describes one model of Mac that is leased: the hardware catalogue. There is no field for the number of VMs: Apple's licence and the kernel say two.",
     printcolumn(name = "CHASSIS", type_ = "string", json_path = ".spec.chassis"),
     printcolumn(name = "CHIP", type_ = "string", json_path = ".spec.chip"),

@@ -36,13 +36,11 @@ pub fn admit_instance_class(facts: &InstanceFacts) -> Verdict {
     let mut warnings = Vec::new();
     if !once.is_empty() {
         let once = said(&once);
-        warnings.push(format!("one VM advised on {once}: a second of this class does not fit beside the host's reserve"));
+        warnings
+            .push(format!("one VM advised on {once}: a second of this class does not fit beside the host's reserve"));
     }
     if !never.is_empty() {
-        warnings.push(format!(
-            "not even one VM of this class fits on {}",
-            said(&never)
-        ));
+        warnings.push(format!("not even one VM of this class fits on {}", said(&never)));
     }
     Verdict::Allow { warnings }
 }
@@ -56,28 +54,20 @@ pub fn admit_node_class(facts: &NodeFacts) -> Verdict {
     let mut warnings = Vec::new();
     if !once.is_empty() {
         let once = said(&once);
-        warnings.push(format!(
-            "one VM advised of {once}: a second does not fit beside the host's reserve"
-        ));
+        warnings.push(format!("one VM advised of {once}: a second does not fit beside the host's reserve"));
     }
     Verdict::Allow { warnings }
 }
 
 fn unread() -> Verdict {
     Verdict::Allow {
-        warnings: vec![
-            "the other classes could not be read, so it was not checked how many VMs fit".into(),
-        ],
+        warnings: vec!["the other classes could not be read, so it was not checked how many VMs fit".into()],
     }
 }
 
 /// How many VMs fit, of two; None when a stored size is unreadable (the instance rule says so when it matters).
 fn fit(class: &InstanceClass, node: &MacNodeClass) -> Option<usize> {
-    Some(
-        Size::of(&class.spec)
-            .ok()?
-            .fit(Size::left_by(&node.spec).ok()?),
-    )
+    Some(Size::of(&class.spec).ok()?.fit(Size::left_by(&node.spec).ok()?))
 }
 
 fn names<'a, K: kube::Resource + 'a>(of: impl Iterator<Item = &'a K>) -> Vec<String> {
@@ -120,11 +110,8 @@ mod tests {
 
     #[test]
     fn a_class_of_which_one_fits_comes_with_advice() {
-        let node_classes = Seen::Present(vec![
-            node("mini-16", "16Gi"),
-            node("mini-64", "64Gi"),
-            node("studio", "128Gi"),
-        ]);
+        let node_classes =
+            Seen::Present(vec![node("mini-16", "16Gi"), node("mini-64", "64Gi"), node("studio", "128Gi")]);
         let judged = |memory| {
             warnings(admit_instance_class(&InstanceFacts {
                 class: class("c", memory),
@@ -134,40 +121,23 @@ mod tests {
         assert!(judged("4Gi").is_empty());
         assert_eq!(
             judged("8Gi"),
-            [
-                "one VM advised on mini-16: a second of this class does not fit beside the host's reserve"
-            ]
+            ["one VM advised on mini-16: a second of this class does not fit beside the host's reserve"]
         );
         let large = judged("61Gi");
-        assert!(
-            large[0].starts_with("one VM advised on studio: a second"),
-            "{large:?}"
-        );
-        assert_eq!(
-            large[1],
-            "not even one VM of this class fits on mini-16 and mini-64"
-        );
+        assert!(large[0].starts_with("one VM advised on studio: a second"), "{large:?}");
+        assert_eq!(large[1], "not even one VM of this class fits on mini-16 and mini-64");
     }
 
     #[test]
     fn a_node_class_on_which_one_fits_comes_with_advice() {
         let instance_classes = Seen::Present(vec![class("half", "28Gi"), class("whole", "56Gi")]);
-        let said = warnings(admit_node_class(&NodeFacts {
-            class: node("mini-64", "64Gi"),
-            instance_classes,
-        }));
-        assert_eq!(
-            said,
-            ["one VM advised of whole: a second does not fit beside the host's reserve"]
-        );
+        let said = warnings(admit_node_class(&NodeFacts { class: node("mini-64", "64Gi"), instance_classes }));
+        assert_eq!(said, ["one VM advised of whole: a second does not fit beside the host's reserve"]);
     }
 
     #[test]
     fn unread_classes_cost_the_advice_only() {
-        let facts = InstanceFacts {
-            class: class("c", "8Gi"),
-            node_classes: Seen::Unknown("timeout".into()),
-        };
+        let facts = InstanceFacts { class: class("c", "8Gi"), node_classes: Seen::Unknown("timeout".into()) };
         assert!(warnings(admit_instance_class(&facts))[0].contains("could not be read"));
     }
 }

@@ -43,11 +43,7 @@ fn judge(facts: &Facts) -> Result<Vec<String>, Refusal> {
 }
 
 fn version<'a>(spec: &'a MacOSImageSpec, kind: &str) -> &'a str {
-    spec.contents
-        .iter()
-        .find(|c| c.kind == kind)
-        .map(|c| c.version.as_str())
-        .unwrap_or_default()
+    spec.contents.iter().find(|c| c.kind == kind).map(|c| c.version.as_str()).unwrap_or_default()
 }
 
 /// A tenant's name is the name of a namespace that holds leases, as a whole path segment or as whole words of one
@@ -56,30 +52,13 @@ fn no_tenant(subject: &Subject, facts: &Facts) -> Result<(), Refusal> {
     let Some(tenants) = subject.known(&facts.tenants, "the leases")? else {
         return Ok(());
     };
-    let (reference, _digest) = facts
-        .image
-        .spec
-        .source
-        .oci
-        .image
-        .rsplit_once('@')
-        .unwrap_or((&facts.image.spec.source.oci.image, ""));
+    let (reference, _digest) =
+        facts.image.spec.source.oci.image.rsplit_once('@').unwrap_or((&facts.image.spec.source.oci.image, ""));
     let name = facts.image.name_any();
-    let mut texts = vec![
-        ("metadata.name", name.as_str()),
-        ("spec.source.oci.image", reference),
-    ];
+    let mut texts = vec![("metadata.name", name.as_str()), ("spec.source.oci.image", reference)];
     for content in &facts.image.spec.contents {
-        texts.extend([
-            ("spec.contents", content.kind.as_str()),
-            ("spec.contents", content.version.as_str()),
-        ]);
-        texts.extend(
-            content
-                .build
-                .as_deref()
-                .map(|build| ("spec.contents", build)),
-        );
+        texts.extend([("spec.contents", content.kind.as_str()), ("spec.contents", content.version.as_str())]);
+        texts.extend(content.build.as_deref().map(|build| ("spec.contents", build)));
     }
     for (field, text) in texts {
         if let Some(tenant) = tenants.iter().find(|tenant| names(text, tenant)) {
@@ -95,17 +74,12 @@ fn no_tenant(subject: &Subject, facts: &Facts) -> Result<(), Refusal> {
 
 fn names(text: &str, tenant: &str) -> bool {
     let text = text.to_ascii_lowercase();
-    text.split(['/', ':'])
-        .any(|segment| format!("-{segment}-").contains(&format!("-{tenant}-")))
+    text.split(['/', ':']).any(|segment| format!("-{segment}-").contains(&format!("-{tenant}-")))
 }
 
 fn same_pair(subject: &Subject, facts: &Facts) -> Result<(), Refusal> {
-    let others = subject
-        .known(&facts.others, "the other images")?
-        .map(Vec::as_slice)
-        .unwrap_or_default();
-    let pair =
-        |spec: &MacOSImageSpec| (parts(version(spec, "macOS")), parts(version(spec, "Xcode")));
+    let others = subject.known(&facts.others, "the other images")?.map(Vec::as_slice).unwrap_or_default();
+    let pair = |spec: &MacOSImageSpec| (parts(version(spec, "macOS")), parts(version(spec, "Xcode")));
     let new = pair(&facts.image.spec);
     let twin = others.iter().find(|other| {
         other.name_any() != facts.image.name_any()
@@ -113,16 +87,10 @@ fn same_pair(subject: &Subject, facts: &Facts) -> Result<(), Refusal> {
             && pair(&other.spec) == new
     });
     let Some(twin) = twin else { return Ok(()) };
-    let (macos, xcode) = (
-        version(&facts.image.spec, "macOS"),
-        version(&facts.image.spec, "Xcode"),
-    );
+    let (macos, xcode) = (version(&facts.image.spec, "macOS"), version(&facts.image.spec, "Xcode"));
     Err(subject.refuse(
         "same-pair",
-        format!(
-            "{} already is macOS {macos} with Xcode {xcode}, and there is one golden per pair",
-            twin.name_any()
-        ),
+        format!("{} already is macOS {macos} with Xcode {xcode}, and there is one golden per pair", twin.name_any()),
         "use that one, or delete it first",
     ))
 }
@@ -136,7 +104,9 @@ fn xcode_runs(subject: &Subject, spec: &MacOSImageSpec) -> Result<Vec<String>, R
         )]),
         Runs::Needs(oldest) => Err(subject.refuse(
             "xcode-on-macos",
-            format!("Xcode {xcode} runs on macOS {oldest} or later (developer.apple.com/support/xcode), not on {macos}"),
+            format!(
+                "Xcode {xcode} runs on macOS {oldest} or later (developer.apple.com/support/xcode), not on {macos}"
+            ),
             "pair it with a newer macOS, or take an older Xcode",
         )),
     }
@@ -163,19 +133,9 @@ mod tests {
     }
 
     fn facts(image: MacOSImage) -> Facts {
-        let others = vec![self::image(
-            "sequoia-xcode16",
-            "golden/sequoia-xcode16",
-            "15.5",
-            "16.4",
-        )];
+        let others = vec![self::image("sequoia-xcode16", "golden/sequoia-xcode16", "15.5", "16.4")];
         let tenants = ["team-a", "ci", "d"].map(str::to_owned).into();
-        Facts {
-            image,
-            old: None,
-            others: Seen::Present(others),
-            tenants: Seen::Present(tenants),
-        }
+        Facts { image, old: None, others: Seen::Present(others), tenants: Seen::Present(tenants) }
     }
 
     fn says(facts: &Facts) -> String {
@@ -188,11 +148,7 @@ mod tests {
     #[test]
     fn each_rule_has_its_refusal() {
         for (case, image, expected) in [
-            (
-                "a golden",
-                image("tahoe", "golden/tahoe-xcode26", "26.1", "26.1"),
-                "allowed ",
-            ),
+            ("a golden", image("tahoe", "golden/tahoe-xcode26", "26.1", "26.1"), "allowed "),
             (
                 "a tenant as path segment",
                 image("tahoe", "golden/team-a/tahoe", "26.1", "26.1"),
@@ -203,36 +159,16 @@ mod tests {
                 image("tahoe-team-a-xcode26", "golden/tahoe", "26.1", "26.1"),
                 "[tenant-name] macosimage tahoe-team-a-xcode26: metadata.name",
             ),
-            (
-                "a tenant as tag",
-                image("tahoe", "golden/tahoe:ci", "26.1", "26.1"),
-                "[tenant-name]",
-            ),
-            (
-                "part of a word is no tenant",
-                image("circus-team-ab", "golden/specific", "26.1", "26.1"),
-                "allowed ",
-            ),
-            (
-                "the digest is no name",
-                image("tahoe", "golden/tahoe", "26.1", "26.1"),
-                "allowed ",
-            ),
+            ("a tenant as tag", image("tahoe", "golden/tahoe:ci", "26.1", "26.1"), "[tenant-name]"),
+            ("part of a word is no tenant", image("circus-team-ab", "golden/specific", "26.1", "26.1"), "allowed "),
+            ("the digest is no name", image("tahoe", "golden/tahoe", "26.1", "26.1"), "allowed "),
             (
                 "a second of the pair",
                 image("other", "golden/other", "15.5", "16.4"),
                 "[same-pair] macosimage other: sequoia-xcode16 already is macOS 15.5 with Xcode 16.4, and there is one golden per pair; use that one",
             ),
-            (
-                "a second of the pair, written longer",
-                image("other", "golden/other", "15.5.0", "16.4.0"),
-                "[same-pair]",
-            ),
-            (
-                "another Xcode on the same macOS",
-                image("other", "golden/other", "15.5", "16.3"),
-                "allowed ",
-            ),
+            ("a second of the pair, written longer", image("other", "golden/other", "15.5.0", "16.4.0"), "[same-pair]"),
+            ("another Xcode on the same macOS", image("other", "golden/other", "15.5", "16.3"), "allowed "),
             (
                 "an Xcode too new for its macOS",
                 image("other", "golden/other", "15.5", "26.1"),
@@ -253,20 +189,11 @@ mod tests {
     fn what_could_not_be_read_refuses() {
         let good = || facts(image("tahoe", "golden/tahoe", "26.1", "26.1"));
         for blind in [
-            Facts {
-                others: Seen::Unknown("timeout".into()),
-                ..good()
-            },
-            Facts {
-                tenants: Seen::Unknown("timeout".into()),
-                ..good()
-            },
+            Facts { others: Seen::Unknown("timeout".into()), ..good() },
+            Facts { tenants: Seen::Unknown("timeout".into()), ..good() },
         ] {
             let said = says(&blind);
-            assert!(
-                said.starts_with("[try-again] macosimage tahoe: ") && said.contains("(timeout)"),
-                "{said}"
-            );
+            assert!(said.starts_with("[try-again] macosimage tahoe: ") && said.contains("(timeout)"), "{said}");
         }
     }
 
@@ -275,17 +202,10 @@ mod tests {
         let old = image("tahoe", "golden/team-a/tahoe", "26.1", "26.1");
         let mut new = old.clone();
         new.spec.minimum_host_version = Some("15.0".into());
-        let update = Facts {
-            old: Some(old),
-            others: Seen::Unknown("timeout".into()),
-            ..facts(new)
-        };
+        let update = Facts { old: Some(old), others: Seen::Unknown("timeout".into()), ..facts(new) };
         assert_eq!(says(&update), "allowed ");
         // a new name under the same contents is looked at, the pair is not
-        let moved = Facts {
-            old: Some(image("tahoe", "golden/tahoe", "26.1", "26.1")),
-            ..update
-        };
+        let moved = Facts { old: Some(image("tahoe", "golden/tahoe", "26.1", "26.1")), ..update };
         assert!(says(&moved).starts_with("[tenant-name]"));
     }
 }

@@ -36,16 +36,11 @@ fn bound() -> MacNodeLease {
 }
 
 fn deleted_at_three_hours() -> MacNodeLease {
-    lease(
-        json!({"deletionTimestamp": "2026-03-02T12:00:00Z"}),
-        json!({"phase": "Held"}),
-    )
+    lease(json!({"deletionTimestamp": "2026-03-02T12:00:00Z"}), json!({"phase": "Held"}))
 }
 
 fn class(memory: &str, disk: &str) -> InstanceClass {
-    read(
-        json!({"metadata": {"name": "c"}, "spec": {"cpuCores": 6, "memory": memory, "disk": disk}}),
-    )
+    read(json!({"metadata": {"name": "c"}, "spec": {"cpuCores": 6, "memory": memory, "disk": disk}}))
 }
 
 fn image(phase: &str) -> MacOSImage {
@@ -89,18 +84,11 @@ fn says(facts: &Facts) -> String {
 }
 
 fn with_lease(lease: MacNodeLease, now: &str) -> String {
-    says(&Facts {
-        lease: Seen::Present(lease),
-        now: now.parse().unwrap(),
-        ..good()
-    })
+    says(&Facts { lease: Seen::Present(lease), now: now.parse().unwrap(), ..good() })
 }
 
 fn beside(others: Vec<MacOSInstance>) -> Facts {
-    Facts {
-        others: Seen::Present(others),
-        ..good()
-    }
+    Facts { others: Seen::Present(others), ..good() }
 }
 
 fn with_status(mut instance: MacOSInstance, status: Value) -> MacOSInstance {
@@ -110,10 +98,7 @@ fn with_status(mut instance: MacOSInstance, status: Value) -> MacOSInstance {
 
 #[test]
 fn a_foreign_lease_and_a_missing_one_read_the_same() {
-    let said = says(&Facts {
-        lease: Seen::Absent,
-        ..good()
-    });
+    let said = says(&Facts { lease: Seen::Absent, ..good() });
     assert_eq!(
         said,
         "[lease-in-namespace] macosinstance team-a/build-3: namespace team-a has no lease \"ios-ci\"; \
@@ -134,24 +119,9 @@ fn a_lease_takes_instances_from_its_binding_to_its_end() {
     garbled.spec.maximum_duration = Some("two days".into());
     for (case, lease, now, expected) in [
         ("bound", bound(), "2026-03-02T10:00:00Z", "allowed "),
-        (
-            "bound, long past its floor",
-            bound(),
-            "2026-04-02T10:00:00Z",
-            "allowed ",
-        ),
-        (
-            "held",
-            deleted_at_three_hours(),
-            "2026-03-02T19:00:00Z",
-            "allowed ",
-        ),
-        (
-            "held, a second before the floor",
-            deleted_at_three_hours(),
-            "2026-03-03T08:59:59Z",
-            "allowed ",
-        ),
+        ("bound, long past its floor", bound(), "2026-04-02T10:00:00Z", "allowed "),
+        ("held", deleted_at_three_hours(), "2026-03-02T19:00:00Z", "allowed "),
+        ("held, a second before the floor", deleted_at_three_hours(), "2026-03-03T08:59:59Z", "allowed "),
         (
             "held, at the floor",
             deleted_at_three_hours(),
@@ -188,24 +158,14 @@ fn a_lease_takes_instances_from_its_binding_to_its_end() {
             "2026-03-02T10:00:00Z",
             "[lease-ended] macosinstance team-a/build-3: lease ios-ci was broken, its Mac was retired, at 2026-03-02T09:30:00Z",
         ),
-        (
-            "before its maximum",
-            short.clone(),
-            "2026-03-04T08:59:59Z",
-            "allowed ",
-        ),
+        ("before its maximum", short.clone(), "2026-03-04T08:59:59Z", "allowed "),
         (
             "at its maximum",
             short,
             "2026-03-04T09:00:00Z",
             "[lease-ended] macosinstance team-a/build-3: lease ios-ci has reached spec.maximumDuration at 2026-03-04T09:00:00Z",
         ),
-        (
-            "a stored maximum that is no duration ends nothing",
-            garbled,
-            "2026-03-04T09:00:00Z",
-            "allowed ",
-        ),
+        ("a stored maximum that is no duration ends nothing", garbled, "2026-03-04T09:00:00Z", "allowed "),
     ] {
         let said = with_lease(lease, now);
         assert!(said.starts_with(expected), "{case}: {said}");
@@ -214,10 +174,7 @@ fn a_lease_takes_instances_from_its_binding_to_its_end() {
 
 #[test]
 fn a_third_is_refused_and_the_two_are_named() {
-    let facts = beside(vec![
-        instance("build-2", "half"),
-        instance("build-1", "half"),
-    ]);
+    let facts = beside(vec![instance("build-2", "half"), instance("build-1", "half")]);
     assert_eq!(
         says(&facts),
         "[two-per-lease] macosinstance team-a/build-3: lease ios-ci already holds build-1 and build-2; \
@@ -229,13 +186,9 @@ fn a_third_is_refused_and_the_two_are_named() {
 fn only_those_that_hold_a_slot_or_will_are_counted() {
     let one = || instance("build-1", "half");
     let mut going = instance("build-2", "huge");
-    going.metadata.deletion_timestamp =
-        Some(crate::clock::time("2026-03-02T09:30:00Z".parse().unwrap()));
+    going.metadata.deletion_timestamp = Some(crate::clock::time("2026-03-02T09:30:00Z".parse().unwrap()));
     let full = with_status(instance("build-2", "huge"), json!({"leaseFull": true}));
-    let earlier = with_status(
-        instance("build-2", "huge"),
-        json!({"leaseUID": EARLIER_LEASE}),
-    );
+    let earlier = with_status(instance("build-2", "huge"), json!({"leaseUID": EARLIER_LEASE}));
     let mut elsewhere = instance("build-2", "huge");
     elsewhere.spec.lease_name = "other".into();
     for (case, other) in [
@@ -243,28 +196,13 @@ fn only_those_that_hold_a_slot_or_will_are_counted() {
         ("lost the race", full),
         ("of an earlier lease of that name", earlier),
         ("of another lease", elsewhere),
-        (
-            "the very same, asked for again",
-            instance("build-3", "huge"),
-        ),
+        ("the very same, asked for again", instance("build-3", "huge")),
     ] {
         assert_eq!(says(&beside(vec![one(), other])), "allowed ", "{case}");
     }
     for (case, other) in [
-        (
-            "stopped",
-            with_status(
-                instance("build-2", "half"),
-                json!({"phase": "Stopped", "leaseUID": LEASE}),
-            ),
-        ),
-        (
-            "failed",
-            with_status(
-                instance("build-2", "half"),
-                json!({"phase": "Failed", "leaseUID": LEASE}),
-            ),
-        ),
+        ("stopped", with_status(instance("build-2", "half"), json!({"phase": "Stopped", "leaseUID": LEASE}))),
+        ("failed", with_status(instance("build-2", "half"), json!({"phase": "Failed", "leaseUID": LEASE}))),
     ] {
         let said = says(&beside(vec![one(), other]));
         assert!(said.starts_with("[two-per-lease]"), "{case}: {said}");
@@ -273,16 +211,9 @@ fn only_those_that_hold_a_slot_or_will_are_counted() {
 
 #[test]
 fn what_does_not_fit_beside_the_reserve_and_the_holder_is_refused() {
-    let new = |class: &str, others| Facts {
-        instance: instance("build-3", class),
-        ..beside(others)
-    };
+    let new = |class: &str, others| Facts { instance: instance("build-3", class), ..beside(others) };
     for (case, facts, expected) in [
-        (
-            "two halves",
-            new("half", vec![instance("build-1", "half")]),
-            "allowed ",
-        ),
+        ("two halves", new("half", vec![instance("build-1", "half")]), "allowed "),
         ("a large one alone", new("large", vec![]), "allowed "),
         (
             "a huge one on a small Mac",
@@ -301,38 +232,26 @@ fn what_does_not_fit_beside_the_reserve_and_the_holder_is_refused() {
         ),
         (
             "no such class",
-            Facts {
-                classes: [("half".to_owned(), Seen::Absent)].into(),
-                ..good()
-            },
+            Facts { classes: [("half".to_owned(), Seen::Absent)].into(), ..good() },
             "[class-exists] macosinstance team-a/build-3: there is no InstanceClass \"half\"; correct spec.instanceClassName",
         ),
         (
             "a class of the holder that is gone",
             Facts {
-                classes: [
-                    ("half".to_owned(), Seen::Present(class("28Gi", "250G"))),
-                    ("lost".to_owned(), Seen::Absent),
-                ]
-                .into(),
+                classes: [("half".to_owned(), Seen::Present(class("28Gi", "250G"))), ("lost".to_owned(), Seen::Absent)]
+                    .into(),
                 ..beside(vec![instance("build-1", "lost")])
             },
             "[class-fits] macosinstance team-a/build-3: InstanceClass lost of build-1 does not exist",
         ),
         (
             "a stored size that is no quantity",
-            Facts {
-                classes: [("half".to_owned(), Seen::Present(class("much", "250G")))].into(),
-                ..good()
-            },
+            Facts { classes: [("half".to_owned(), Seen::Present(class("much", "250G")))].into(), ..good() },
             "[class-fits] macosinstance team-a/build-3: spec.memory of InstanceClass half is \"much\", which is no quantity",
         ),
         (
             "no node class",
-            Facts {
-                node_class: Seen::Absent,
-                ..good()
-            },
+            Facts { node_class: Seen::Absent, ..good() },
             "[class-fits] macosinstance team-a/build-3: MacNodeClass mini of the leased Mac does not exist",
         ),
     ] {
@@ -344,8 +263,7 @@ fn what_does_not_fit_beside_the_reserve_and_the_holder_is_refused() {
 #[test]
 fn an_image_that_is_not_there_or_not_ready_is_refused() {
     let mut going = image("Ready");
-    going.metadata.deletion_timestamp =
-        Some(crate::clock::time("2026-03-02T09:30:00Z".parse().unwrap()));
+    going.metadata.deletion_timestamp = Some(crate::clock::time("2026-03-02T09:30:00Z".parse().unwrap()));
     for (case, seen, expected) in [
         (
             "missing",
@@ -364,10 +282,7 @@ fn an_image_that_is_not_there_or_not_ready_is_refused() {
             "[image-ready] macosinstance team-a/build-3: MacOSImage tahoe is being deleted",
         ),
     ] {
-        let said = says(&Facts {
-            image: seen,
-            ..good()
-        });
+        let said = says(&Facts { image: seen, ..good() });
         assert!(said.starts_with(expected), "{case}: {said}");
     }
 }
@@ -376,58 +291,15 @@ fn an_image_that_is_not_there_or_not_ready_is_refused() {
 fn nothing_is_admitted_because_a_read_failed() {
     let blind = || "etcd is away".to_owned();
     for (case, facts) in [
-        (
-            "lease",
-            Facts {
-                lease: Seen::Unknown(blind()),
-                ..good()
-            },
-        ),
-        (
-            "others",
-            Facts {
-                others: Seen::Unknown(blind()),
-                ..good()
-            },
-        ),
-        (
-            "class",
-            Facts {
-                classes: [("half".to_owned(), Seen::Unknown(blind()))].into(),
-                ..good()
-            },
-        ),
-        (
-            "a class nobody looked up",
-            Facts {
-                classes: BTreeMap::new(),
-                ..good()
-            },
-        ),
-        (
-            "node class",
-            Facts {
-                node_class: Seen::Unknown(blind()),
-                ..good()
-            },
-        ),
-        (
-            "image",
-            Facts {
-                image: Seen::Unknown(blind()),
-                ..good()
-            },
-        ),
+        ("lease", Facts { lease: Seen::Unknown(blind()), ..good() }),
+        ("others", Facts { others: Seen::Unknown(blind()), ..good() }),
+        ("class", Facts { classes: [("half".to_owned(), Seen::Unknown(blind()))].into(), ..good() }),
+        ("a class nobody looked up", Facts { classes: BTreeMap::new(), ..good() }),
+        ("node class", Facts { node_class: Seen::Unknown(blind()), ..good() }),
+        ("image", Facts { image: Seen::Unknown(blind()), ..good() }),
     ] {
-        let Verdict::Deny(refusal) = admit(&facts) else {
-            panic!("{case}: allowed")
-        };
+        let Verdict::Deny(refusal) = admit(&facts) else { panic!("{case}: allowed") };
         assert!(refusal.is_for_now(), "{case}: {refusal}");
-        assert!(
-            refusal
-                .to_string()
-                .ends_with("; nothing was changed, try again"),
-            "{case}: {refusal}"
-        );
+        assert!(refusal.to_string().ends_with("; nothing was changed, try again"), "{case}: {refusal}");
     }
 }

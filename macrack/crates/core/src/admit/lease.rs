@@ -42,11 +42,7 @@ fn judge(facts: &Facts) -> Result<Vec<String>, Refusal> {
         serial_free(&subject, facts, serial)?;
     }
     let images_changed = old.is_none_or(|o| o.prefetch_image_names != new.prefetch_image_names);
-    Ok(if images_changed {
-        missing_images(facts)
-    } else {
-        Vec::new()
-    })
+    Ok(if images_changed { missing_images(facts) } else { Vec::new() })
 }
 
 fn class_exists(subject: &Subject, facts: &Facts) -> Result<(), Refusal> {
@@ -89,7 +85,9 @@ fn serial_free(subject: &Subject, facts: &Facts, serial: &str) -> Result<(), Ref
 fn missing_images(facts: &Facts) -> Vec<String> {
     let missing = facts.images.iter().filter(|(_, seen)| seen.is_absent());
     missing
-        .map(|(name, _)| format!("spec.prefetchImageNames: there is no MacOSImage \"{name}\"; it is pulled once there is one"))
+        .map(|(name, _)| {
+            format!("spec.prefetchImageNames: there is no MacOSImage \"{name}\"; it is pulled once there is one")
+        })
         .collect()
 }
 
@@ -101,10 +99,7 @@ mod tests {
     const HOLDER: &str = "11111111-1111-1111-1111-111111111111";
 
     fn lease(spec: serde_json::Value) -> MacNodeLease {
-        serde_json::from_value(
-            json!({"metadata": {"namespace": "team-a", "name": "ios-ci"}, "spec": spec}),
-        )
-        .unwrap()
+        serde_json::from_value(json!({"metadata": {"namespace": "team-a", "name": "ios-ci"}, "spec": spec})).unwrap()
     }
 
     fn mac(held: bool) -> MacNode {
@@ -150,68 +145,39 @@ mod tests {
             ("a free Mac of the class", named(), "allowed "),
             (
                 "no such class",
-                Facts {
-                    class: Seen::Absent,
-                    ..named()
-                },
+                Facts { class: Seen::Absent, ..named() },
                 "[class-exists] macnodelease team-a/ios-ci: there is no MacNodeClass \"mini\"; correct spec.nodeClassName",
             ),
             (
                 "class unreadable",
-                Facts {
-                    class: Seen::Unknown("timeout".into()),
-                    ..named()
-                },
+                Facts { class: Seen::Unknown("timeout".into()), ..named() },
                 "[try-again] macnodelease team-a/ios-ci: MacNodeClass mini could not be read (timeout); nothing was changed, try again",
             ),
             (
                 "no such serial",
-                Facts {
-                    chassis: Seen::Absent,
-                    ..named()
-                },
+                Facts { chassis: Seen::Absent, ..named() },
                 "[serial-known] macnodelease team-a/ios-ci: there is no Mac with the serial H4XK29Q0LW; correct spec.serial",
             ),
-            (
-                "serial unreadable",
-                Facts {
-                    chassis: Seen::Unknown("timeout".into()),
-                    ..named()
-                },
-                "[try-again]",
-            ),
+            ("serial unreadable", Facts { chassis: Seen::Unknown("timeout".into()), ..named() }, "[try-again]"),
             (
                 "serial of another class",
-                Facts {
-                    lease: lease(json!({"nodeClassName": "studio", "serial": "H4XK29Q0LW"})),
-                    ..named()
-                },
+                Facts { lease: lease(json!({"nodeClassName": "studio", "serial": "H4XK29Q0LW"})), ..named() },
                 "[serial-of-class] macnodelease team-a/ios-ci: the Mac H4XK29Q0LW is a mini, not a studio; ",
             ),
             (
                 "serial held",
-                Facts {
-                    chassis: Seen::Present(mac(true)),
-                    ..named()
-                },
+                Facts { chassis: Seen::Present(mac(true)), ..named() },
                 "[serial-taken] macnodelease team-a/ios-ci: the Mac H4XK29Q0LW is leased; leave spec.serial out",
             ),
             (
                 "no serial named",
-                Facts {
-                    lease: lease(json!({"nodeClassName": "mini"})),
-                    chassis: Seen::Absent,
-                    ..named()
-                },
+                Facts { lease: lease(json!({"nodeClassName": "mini"})), chassis: Seen::Absent, ..named() },
                 "allowed ",
             ),
             (
                 "an image that is missing",
                 Facts {
-                    images: vec![
-                        ("tahoe".into(), Seen::Absent),
-                        ("sequoia".into(), Seen::Present(())),
-                    ],
+                    images: vec![("tahoe".into(), Seen::Absent), ("sequoia".into(), Seen::Present(()))],
                     ..named()
                 },
                 "allowed spec.prefetchImageNames: there is no MacOSImage \"tahoe\"",
@@ -225,10 +191,7 @@ mod tests {
 
     #[test]
     fn a_refusal_never_says_who_has_the_mac() {
-        let said = says(&Facts {
-            chassis: Seen::Present(mac(true)),
-            ..named()
-        });
+        let said = says(&Facts { chassis: Seen::Present(mac(true)), ..named() });
         for secret in ["team-secret", "hidden", HOLDER, "2026"] {
             assert!(!said.contains(secret), "{said}");
         }
@@ -236,39 +199,17 @@ mod tests {
 
     #[test]
     fn an_update_is_judged_by_what_it_changes() {
-        let old = lease(
-            json!({"nodeClassName": "mini", "serial": "H4XK29Q0LW", "minimumDuration": "24h"}),
-        );
-        let taken = Facts {
-            chassis: Seen::Present(mac(true)),
-            old: Some(old.clone()),
-            ..named()
-        };
-        let longer = lease(
-            json!({"nodeClassName": "mini", "serial": "H4XK29Q0LW", "minimumDuration": "48h"}),
-        );
-        assert_eq!(
-            says(&Facts {
-                lease: longer,
-                class: Seen::Absent,
-                ..taken.clone()
-            }),
-            "allowed "
-        );
-        let elsewhere = Facts {
-            old: Some(lease(json!({"nodeClassName": "mini"}))),
-            ..taken.clone()
-        };
+        let old = lease(json!({"nodeClassName": "mini", "serial": "H4XK29Q0LW", "minimumDuration": "24h"}));
+        let taken = Facts { chassis: Seen::Present(mac(true)), old: Some(old.clone()), ..named() };
+        let longer = lease(json!({"nodeClassName": "mini", "serial": "H4XK29Q0LW", "minimumDuration": "48h"}));
+        assert_eq!(says(&Facts { lease: longer, class: Seen::Absent, ..taken.clone() }), "allowed ");
+        let elsewhere = Facts { old: Some(lease(json!({"nodeClassName": "mini"}))), ..taken.clone() };
         assert!(says(&elsewhere).starts_with("[serial-taken]"));
         // its own Mac is not taken from it
         let mut own = named().lease;
         own.metadata.uid = Some(HOLDER.into());
         assert_eq!(
-            says(&Facts {
-                lease: own,
-                old: Some(lease(json!({"nodeClassName": "mini"}))),
-                ..taken
-            }),
+            says(&Facts { lease: own, old: Some(lease(json!({"nodeClassName": "mini"}))), ..taken }),
             "allowed "
         );
     }

@@ -56,12 +56,7 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            rule,
-            object,
-            problem,
-            way_out,
-        } = self;
+        let Self { rule, object, problem, way_out } = self;
         write!(f, "[{rule}] {object}: {problem}; {way_out}")
     }
 }
@@ -89,18 +84,8 @@ impl Subject {
         }
     }
 
-    fn refuse(
-        &self,
-        rule: &'static str,
-        problem: impl Into<String>,
-        way_out: impl Into<String>,
-    ) -> Refusal {
-        Refusal {
-            rule,
-            object: self.0.clone(),
-            problem: problem.into(),
-            way_out: way_out.into(),
-        }
+    fn refuse(&self, rule: &'static str, problem: impl Into<String>, way_out: impl Into<String>) -> Refusal {
+        Refusal { rule, object: self.0.clone(), problem: problem.into(), way_out: way_out.into() }
     }
 
     /// The thing if it is there, None if it certainly is not, a refusal if nobody can tell.
@@ -113,11 +98,7 @@ impl Subject {
     }
 
     fn unread(&self, what: &str, why: &str) -> Refusal {
-        self.refuse(
-            TRY_AGAIN,
-            format!("{what} could not be read ({why})"),
-            "nothing was changed, try again",
-        )
+        self.refuse(TRY_AGAIN, format!("{what} could not be read ({why})"), "nothing was changed, try again")
     }
 }
 
@@ -136,15 +117,8 @@ mod tests {
 
     #[test]
     fn a_refusal_names_rule_object_problem_and_way_out() {
-        let refusal = Subject("macosinstance team-a/build-3".into()).refuse(
-            "two-per-lease",
-            "no room",
-            "delete one",
-        );
-        assert_eq!(
-            refusal.to_string(),
-            "[two-per-lease] macosinstance team-a/build-3: no room; delete one"
-        );
+        let refusal = Subject("macosinstance team-a/build-3".into()).refuse("two-per-lease", "no room", "delete one");
+        assert_eq!(refusal.to_string(), "[two-per-lease] macosinstance team-a/build-3: no room; delete one");
         assert_eq!(listed(&["a", "b", "c"]), "a, b and c");
     }
 }

@@ -18,10 +18,7 @@ pub(super) struct NoQuantity {
 }
 
 fn bytes(field: &'static str, quantity: &Quantity) -> Result<u64, NoQuantity> {
-    quantity.value().ok_or_else(|| NoQuantity {
-        field,
-        text: quantity.0.clone(),
-    })
+    quantity.value().ok_or_else(|| NoQuantity { field, text: quantity.0.clone() })
 }
 
 fn count(cores: i64) -> u64 {
@@ -61,19 +58,12 @@ impl Size {
     /// The first measure in which `self` exceeds `room`: its name, what is wanted, what there is.
     pub(super) fn exceeds(self, room: Self) -> Option<(&'static str, String, String)> {
         if self.cores > room.cores {
-            return Some((
-                "CPU",
-                format!("{} cores", self.cores),
-                format!("{} cores", room.cores),
-            ));
+            return Some(("CPU", format!("{} cores", self.cores), format!("{} cores", room.cores)));
         }
-        [
-            ("memory", self.memory, room.memory),
-            ("disk", self.disk, room.disk),
-        ]
-        .into_iter()
-        .find(|(_, wanted, there)| wanted > there)
-        .map(|(what, wanted, there)| (what, amount(wanted), amount(there)))
+        [("memory", self.memory, room.memory), ("disk", self.disk, room.disk)]
+            .into_iter()
+            .find(|(_, wanted, there)| wanted > there)
+            .map(|(what, wanted, there)| (what, amount(wanted), amount(there)))
     }
 
     /// How many VMs of this size fit in `room`; more than two is two, a Mac carries no more.
@@ -82,20 +72,13 @@ impl Size {
             let all = (0..n).fold(Self::default(), |sum, _| sum.plus(self));
             all.exceeds(room).is_none()
         };
-        (1..=macrack_api::names::VMS_PER_MAC)
-            .take_while(|n| fits(*n))
-            .count()
+        (1..=macrack_api::names::VMS_PER_MAC).take_while(|n| fits(*n)).count()
     }
 }
 
 /// Bytes as people write them: `56Gi` or `850G` where that is exact, else rounded to a tenth.
 pub(super) fn amount(bytes: u64) -> String {
-    for (unit, scale) in [
-        ("Gi", 1u64 << 30),
-        ("G", 1_000_000_000),
-        ("Mi", 1 << 20),
-        ("M", 1_000_000),
-    ] {
+    for (unit, scale) in [("Gi", 1u64 << 30), ("G", 1_000_000_000), ("Mi", 1 << 20), ("M", 1_000_000)] {
         if bytes > 0 && bytes.is_multiple_of(scale) {
             return format!("{}{unit}", bytes / scale);
         }
@@ -122,42 +105,12 @@ mod tests {
 
     #[test]
     fn two_fit_or_one_or_none() {
-        let room = Size {
-            cores: 12,
-            memory: 56 << 30,
-            disk: 850_000_000_000,
-        };
-        let half = Size {
-            cores: 6,
-            memory: 28 << 30,
-            disk: 250_000_000_000,
-        };
+        let room = Size { cores: 12, memory: 56 << 30, disk: 850_000_000_000 };
+        let half = Size { cores: 6, memory: 28 << 30, disk: 250_000_000_000 };
         assert_eq!(half.fit(room), 2);
         assert_eq!(Size { cores: 4, ..half }.fit(room), 2, "never three");
-        assert_eq!(
-            Size {
-                memory: 29 << 30,
-                ..half
-            }
-            .fit(room),
-            1
-        );
-        assert_eq!(
-            Size {
-                disk: 851_000_000_000,
-                ..half
-            }
-            .fit(room),
-            0
-        );
-        assert_eq!(
-            Size {
-                memory: u64::MAX,
-                ..half
-            }
-            .fit(room),
-            0,
-            "no overflow"
-        );
+        assert_eq!(Size { memory: 29 << 30, ..half }.fit(room), 1);
+        assert_eq!(Size { disk: 851_000_000_000, ..half }.fit(room), 0);
+        assert_eq!(Size { memory: u64::MAX, ..half }.fit(room), 0, "no overflow");
     }
 }

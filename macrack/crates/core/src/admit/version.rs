@@ -2,10 +2,7 @@
 
 /// `26.1` and `26.1.0` are the same version; the schema admits numbers and dots only.
 pub(super) fn parts(version: &str) -> Option<Vec<u32>> {
-    let mut parts: Vec<u32> = version
-        .split('.')
-        .map(|part| part.parse().ok())
-        .collect::<Option<_>>()?;
+    let mut parts: Vec<u32> = version.split('.').map(|part| part.parse().ok()).collect::<Option<_>>()?;
     while parts.last() == Some(&0) {
         parts.pop();
     }
@@ -59,15 +56,10 @@ pub(super) fn xcode_on_macos(xcode: &str, macos: &str) -> Runs {
     let (Some(xcode), Some(macos)) = (parts(xcode), parts(macos)) else {
         return Runs::Unlisted;
     };
-    let key = (
-        xcode.first().copied().unwrap_or(0),
-        xcode.get(1).copied().unwrap_or(0),
-    );
+    let key = (xcode.first().copied().unwrap_or(0), xcode.get(1).copied().unwrap_or(0));
     match OLDEST_MACOS.iter().find(|(version, _)| *version == key) {
         None => Runs::Unlisted,
-        Some((_, oldest)) if parts(oldest).is_none_or(|oldest| macos < oldest) => {
-            Runs::Needs(oldest)
-        }
+        Some((_, oldest)) if parts(oldest).is_none_or(|oldest| macos < oldest) => Runs::Needs(oldest),
         Some(_) => Runs::Yes,
     }
 }
@@ -93,20 +85,13 @@ mod tests {
             ("", "26.1", Runs::Unlisted),
             ("99999999999", "26.1", Runs::Unlisted),
         ] {
-            assert_eq!(
-                xcode_on_macos(xcode, macos),
-                runs,
-                "Xcode {xcode} on macOS {macos}"
-            );
+            assert_eq!(xcode_on_macos(xcode, macos), runs, "Xcode {xcode} on macOS {macos}");
         }
     }
 
     #[test]
     fn the_table_is_in_order_and_readable() {
-        assert!(
-            OLDEST_MACOS.is_sorted_by(|a, b| a.0 < b.0),
-            "a version twice or out of order"
-        );
+        assert!(OLDEST_MACOS.is_sorted_by(|a, b| a.0 < b.0), "a version twice or out of order");
         assert!(OLDEST_MACOS.iter().all(|(_, macos)| parts(macos).is_some()));
     }
 

@@ -53,16 +53,26 @@ pub fn decide(facts: &Facts) -> Plan {
     let image = &facts.image.spec.source.oci.image;
     let (phase, because, words, size) = match &facts.resolution {
         None => (Phase::Ready, Because::Resolved, "the store has it".to_owned(), old.size.clone()),
-        Some(Resolution::Found { bytes }) => (Phase::Ready, Because::Resolved, "the store has it".into(), Some(Quantity::bytes(*bytes))),
-        Some(Resolution::Missing(why)) => (Phase::Failed, Because::NotFound, format!("{image}: {why}; push it, or correct spec.source"), None),
+        Some(Resolution::Found { bytes }) => {
+            (Phase::Ready, Because::Resolved, "the store has it".into(), Some(Quantity::bytes(*bytes)))
+        }
+        Some(Resolution::Missing(why)) => {
+            (Phase::Failed, Because::NotFound, format!("{image}: {why}; push it, or correct spec.source"), None)
+        }
         Some(Resolution::Invalid(why)) => (Phase::Failed, Because::NotAGolden, format!("{image}: {why}"), None),
-        Some(Resolution::Unreachable(why)) => (Phase::Pending, Because::StoreUnreachable, format!("the store does not answer: {why}; it is asked again"), None),
+        Some(Resolution::Unreachable(why)) => (
+            Phase::Pending,
+            Because::StoreUnreachable,
+            format!("the store does not answer: {why}; it is asked again"),
+            None,
+        ),
     };
     if phase != Phase::Ready {
         let again = if phase == Phase::Pending { 10 } else { 60 };
         plan.wake_at(crate::clock::after(facts.now, macrack_api::Span(again)));
     }
-    let mut serials: Vec<String> = facts.nodes.iter().filter(|n| caches(n, digest.as_deref())).map(|n| n.spec.serial.clone()).collect();
+    let mut serials: Vec<String> =
+        facts.nodes.iter().filter(|n| caches(n, digest.as_deref())).map(|n| n.spec.serial.clone()).collect();
     serials.sort_unstable();
     let cached_on = format!("{}/{}", serials.len(), facts.nodes.len());
     serials.truncate(MOST_SERIALS);

@@ -95,7 +95,12 @@ pub fn decide(facts: &Facts) -> Plan {
     let resource_version = facts.instance.resource_version().unwrap_or_default();
 
     if !facts.deleted() && !has_finalizer {
-        plan.steps.push(Step::AddFinalizer { of: facts.own_ref(), finalizer: FINALIZER_INSTANCE, finalizers, resource_version });
+        plan.steps.push(Step::AddFinalizer {
+            of: facts.own_ref(),
+            finalizer: FINALIZER_INSTANCE,
+            finalizers,
+            resource_version,
+        });
     } else if let Some(step) = own(facts) {
         plan.steps.push(step);
     } else if facts.slot().is_some() && !facts.retired() {
@@ -103,7 +108,12 @@ pub fn decide(facts: &Facts) -> Plan {
     } else if over(facts) {
         clear_up(facts, &mut plan);
         if facts.deleted() && has_finalizer && !facts.pod.is_unknown() {
-            plan.steps.push(Step::RemoveFinalizer { of: facts.own_ref(), finalizer: FINALIZER_INSTANCE, finalizers, resource_version });
+            plan.steps.push(Step::RemoveFinalizer {
+                of: facts.own_ref(),
+                finalizer: FINALIZER_INSTANCE,
+                finalizers,
+                resource_version,
+            });
         }
     }
     words::write(facts, &mut plan);
@@ -147,19 +157,29 @@ fn own(facts: &Facts) -> Option<Step> {
 
 /// With a slot that is not being wiped there is a placeholder.
 fn place(facts: &Facts, plan: &mut Plan) {
-    let (Some(slot), Some(chassis)) = (facts.slot(), facts.chassis.present()) else { return };
-    let Some(lease_ref) = chassis.status.as_ref().and_then(|s| s.lease_ref.as_ref()) else { return };
+    let (Some(slot), Some(chassis)) = (facts.slot(), facts.chassis.present()) else {
+        return;
+    };
+    let Some(lease_ref) = chassis.status.as_ref().and_then(|s| s.lease_ref.as_ref()) else {
+        return;
+    };
     if slot.order == Order::Wipe || facts.namespace_ending || !facts.pod.is_absent() {
         return;
     }
     let namespace = facts.instance.namespace().unwrap_or_default();
     let object = Ref::namespaced(Kind::Pod, &namespace, &names::placeholder(&facts.instance.name_any()));
-    plan.steps.push(Step::Create { object, body: pod::placeholder(&facts.instance, &chassis.name_any(), &lease_ref.uid) });
+    plan.steps
+        .push(Step::Create { object, body: pod::placeholder(&facts.instance, &chassis.name_any(), &lease_ref.uid) });
 }
 
 /// Without a slot there is no placeholder.
 fn clear_up(facts: &Facts, plan: &mut Plan) {
-    let Some(pod) = facts.placeholder() else { return };
+    if let Some(pod) = facts.placeholder() {
+        remove(pod, plan);
+    }
+}
+
+fn remove(pod: &Pod, plan: &mut Plan) {
     let of = Ref::namespaced(Kind::Pod, &pod.namespace().unwrap_or_default(), &pod.name_any());
     if pod.metadata.deletion_timestamp.is_none() {
         plan.steps.push(Step::Delete { object: of.clone(), uid: pod.uid() });
@@ -177,7 +197,9 @@ fn clear_up(facts: &Facts, plan: &mut Plan) {
 
 /// Whether the lease still takes instances, and if not why not.
 fn lease_over(facts: &Facts) -> bool {
-    let Some(lease) = facts.own_lease() else { return facts.status().lease_uid.is_some() && !facts.lease.is_unknown() };
+    let Some(lease) = facts.own_lease() else {
+        return facts.status().lease_uid.is_some() && !facts.lease.is_unknown();
+    };
     let status = lease.status.clone().unwrap_or_default();
     let past_floor = status.earliest_release_at.as_ref().is_some_and(|t| facts.clocks.operator >= t.0);
     let past_maximum = status.bound_at.and_then(|b| maximum(lease, b.0)).is_some_and(|m| facts.clocks.operator >= m);
@@ -193,11 +215,20 @@ fn full(facts: &Facts) -> bool {
     if status.lease_full {
         return true;
     }
-    let Some(chassis) = facts.chassis.present() else { return false };
+    let Some(chassis) = facts.chassis.present() else {
+        return false;
+    };
     let slots = chassis.status.as_ref().map(|s| s.slots.as_slice()).unwrap_or_default();
     let going = |slot: &Slot| {
         let holder = facts.neighbours.iter().find(|n| n.uid().as_ref() == Some(&slot.uid));
         slot.order == Order::Wipe || holder.is_none_or(|h| h.metadata.deletion_timestamp.is_some())
     };
     slots.len() >= names::VMS_PER_MAC && !slots.iter().any(going) && !facts.deleted() && status.lease_uid.is_some()
+}
+
+/// What is to be done about a placeholder whose instance is gone and whose VM is in no slot.
+pub fn orphaned(pod: &Pod) -> Plan {
+    let mut plan = Plan::default();
+    remove(pod, &mut plan);
+    plan
 }

@@ -7,7 +7,10 @@ use macrack_api::{
     MacNode, MacNodeLease, MacNodeLeaseStatus,
     names::{FINALIZER_LEASE, VMS_PER_MAC},
     rack::{
-        lease::{LeaseEnd, LeaseEndReason, MacNodeLeaseCondition as Is, MacNodeLeasePhase as Phase, MacNodeLeaseReason as Because},
+        lease::{
+            LeaseEnd, LeaseEndReason, MacNodeLeaseCondition as Is, MacNodeLeasePhase as Phase,
+            MacNodeLeaseReason as Because,
+        },
         node::{LeaseRef, MacNodePhase, Order},
     },
 };
@@ -87,7 +90,12 @@ pub fn decide(facts: &Facts) -> Plan {
     if may_go(facts, end.as_ref()) && facts.has_finalizer() {
         let resource_version = facts.lease.resource_version().unwrap_or_default();
         let finalizers = facts.lease.finalizers().to_vec();
-        plan.steps.push(Step::RemoveFinalizer { of: facts.own_ref(), finalizer: FINALIZER_LEASE, finalizers, resource_version });
+        plan.steps.push(Step::RemoveFinalizer {
+            of: facts.own_ref(),
+            finalizer: FINALIZER_LEASE,
+            finalizers,
+            resource_version,
+        });
     }
     write_status(facts, end, &mut plan);
     plan
@@ -103,7 +111,9 @@ fn may_go(facts: &Facts, end: Option<&LeaseEnd>) -> bool {
     if !facts.deleted() || !facts.holder.is_absent() {
         return false;
     }
-    let Some(earliest) = facts.status().earliest_release_at else { return true }; // never bound
+    let Some(earliest) = facts.status().earliest_release_at else {
+        return true;
+    }; // never bound
     // bound once, and no chassis says so any more: before the floor its MacNode must have been made again and
     // gets its leaseRef back; only past the floor is the lease let go
     facts.clocks.both_past(earliest.0) && !facts.named.is_unknown()
@@ -153,7 +163,9 @@ fn bind(facts: &Facts, plan: &mut Plan) {
         return;
     }
     let Some(chosen) = choose(facts) else { return };
-    let Some(bound_at) = facts.clocks.bound_at() else { return };
+    let Some(bound_at) = facts.clocks.bound_at() else {
+        return;
+    };
     plan.steps.push(Step::Bind {
         mac_node: chosen.name.clone(),
         mac_node_uid: chosen.uid.clone(),
@@ -179,8 +191,13 @@ pub fn choose(facts: &Facts) -> Option<&Candidate> {
 
 /// Whether a decision about this lease needs the API server's clock now.
 pub fn needs_server_clock(lease: &MacNodeLease, lease_ref: Option<&LeaseRef>, choosing: bool, now: Timestamp) -> bool {
-    let earliest = lease_ref.map(|r| r.earliest_release_at.0).or(lease.status.as_ref().and_then(|s| s.earliest_release_at.as_ref()).map(|t| t.0));
-    let bound_at = lease_ref.map(|r| r.bound_at.0).or(lease.status.as_ref().and_then(|s| s.bound_at.as_ref()).map(|t| t.0));
+    let earliest = lease_ref.map(|r| r.earliest_release_at.0).or(lease
+        .status
+        .as_ref()
+        .and_then(|s| s.earliest_release_at.as_ref())
+        .map(|t| t.0));
+    let bound_at =
+        lease_ref.map(|r| r.bound_at.0).or(lease.status.as_ref().and_then(|s| s.bound_at.as_ref()).map(|t| t.0));
     let maximum = bound_at.and_then(|b| super::node::maximum(lease, b));
     choosing || [earliest, maximum].into_iter().flatten().any(|moment| now >= moment)
 }
@@ -190,7 +207,11 @@ fn write_status(facts: &Facts, end: Option<LeaseEnd>, plan: &mut Plan) {
     let lease_ref = facts.lease_ref();
     let holder = facts.holder.present();
     let bound_at = lease_ref.map(|r| r.bound_at.clone()).or(old.bound_at.clone());
-    let earliest = lease_ref.map(|r| r.earliest_release_at.clone()).into_iter().chain(old.earliest_release_at.clone()).max_by_key(|t| t.0);
+    let earliest = lease_ref
+        .map(|r| r.earliest_release_at.clone())
+        .into_iter()
+        .chain(old.earliest_release_at.clone())
+        .max_by_key(|t| t.0);
     let past = earliest.as_ref().is_some_and(|e| facts.clocks.both_past(e.0));
     let (phase, ready) = summary(facts, end.as_ref(), past);
     let mut conditions = Conditions::over(&old.conditions, facts.lease.metadata.generation, now);
@@ -201,7 +222,12 @@ fn write_status(facts: &Facts, end: Option<LeaseEnd>, plan: &mut Plan) {
             let (healthy, because, words) = health(holder);
             conditions.set(Is::ChassisHealthy, healthy, because, words);
             let words = format!("the floor is {}", rfc3339(earliest.0));
-            conditions.set(Is::FloorElapsed, past, if past { Because::FloorElapsed } else { Because::FloorNotElapsed }, words);
+            conditions.set(
+                Is::FloorElapsed,
+                past,
+                if past { Because::FloorElapsed } else { Because::FloorNotElapsed },
+                words,
+            );
         }
         _ if facts.holder.is_unknown() => {}
         _ => {
@@ -210,10 +236,20 @@ fn write_status(facts: &Facts, end: Option<LeaseEnd>, plan: &mut Plan) {
             conditions.set(Is::FloorElapsed, past, if past { Because::FloorElapsed } else { Because::NotBound }, "");
         }
     }
-    if [Some(&spec.minimum_duration), spec.maximum_duration.as_ref()].into_iter().flatten().any(|d| d.parse::<macrack_api::Span>().is_err()) {
-        conditions.set("DurationsReadable", false, Because::DurationUnreadable, "a stored duration is none; 24h is assumed, never less; write 24h, 36h30m");
+    if [Some(&spec.minimum_duration), spec.maximum_duration.as_ref()]
+        .into_iter()
+        .flatten()
+        .any(|d| d.parse::<macrack_api::Span>().is_err())
+    {
+        conditions.set(
+            "DurationsReadable",
+            false,
+            Because::DurationUnreadable,
+            "a stored duration is none; 24h is assumed, never less; write 24h, 36h30m",
+        );
     }
-    let running = holder.and_then(|h| h.status.as_ref()).map(|s| s.slots.iter().filter(|s| s.order == Order::Run).count());
+    let running =
+        holder.and_then(|h| h.status.as_ref()).map(|s| s.slots.iter().filter(|s| s.order == Order::Run).count());
     plan.status = Some(json!({
         "observedGeneration": facts.lease.metadata.generation,
         "phase": phase,
@@ -230,10 +266,23 @@ fn write_status(facts: &Facts, end: Option<LeaseEnd>, plan: &mut Plan) {
 fn health(holder: &MacNode) -> (bool, Because, String) {
     let status = holder.status.clone().unwrap_or_default();
     if let Some(entry) = status.quarantine.first() {
-        return (false, Because::ChassisQuarantined, format!("{} is quarantined: {} since {}; it starts nothing until that is resolved", holder.spec.serial, entry.reason, rfc3339(entry.since.0)));
+        return (
+            false,
+            Because::ChassisQuarantined,
+            format!(
+                "{} is quarantined: {} since {}; it starts nothing until that is resolved",
+                holder.spec.serial,
+                entry.reason,
+                rfc3339(entry.since.0)
+            ),
+        );
     }
     match status.phase {
-        Some(MacNodePhase::Unreachable) => (false, Because::ChassisUnreachable, format!("{} does not answer; its VMs are not moved, the lease stays", holder.spec.serial)),
+        Some(MacNodePhase::Unreachable) => (
+            false,
+            Because::ChassisUnreachable,
+            format!("{} does not answer; its VMs are not moved, the lease stays", holder.spec.serial),
+        ),
         _ => (true, Because::Healthy, format!("{} is usable", holder.spec.serial)),
     }
 }
@@ -244,14 +293,32 @@ fn summary(facts: &Facts, end: Option<&LeaseEnd>, past: bool) -> (Phase, (bool, 
     let until = facts.lease_ref().map(|r| rfc3339(r.earliest_release_at.0)).unwrap_or_default();
     if let Some(end) = end {
         return match end.reason {
-            LeaseEndReason::Broken => (Phase::Broken, (false, Because::Broken, "its Mac was retired; make a new lease, its 24 hours begin anew".into())),
-            LeaseEndReason::Expired if holder.is_some() => (Phase::Releasing, (false, Because::Expired, "maximumDuration has passed; the Mac is wiped and given back".into())),
-            LeaseEndReason::Expired => (Phase::Expired, (false, Because::Expired, "maximumDuration has passed; make a new lease".into())),
+            LeaseEndReason::Broken => (
+                Phase::Broken,
+                (false, Because::Broken, "its Mac was retired; make a new lease, its 24 hours begin anew".into()),
+            ),
+            LeaseEndReason::Expired if holder.is_some() => (
+                Phase::Releasing,
+                (false, Because::Expired, "maximumDuration has passed; the Mac is wiped and given back".into()),
+            ),
+            LeaseEndReason::Expired => {
+                (Phase::Expired, (false, Because::Expired, "maximumDuration has passed; make a new lease".into()))
+            }
         };
     }
     let Some(holder) = holder else {
         if facts.status().bound_at.is_some() {
-            return (Phase::Bound, (false, Because::ChassisMissing, format!("the MacNode of {} is missing or was made again; its binding is written back when it returns", facts.status().serial.unwrap_or_default())));
+            return (
+                Phase::Bound,
+                (
+                    false,
+                    Because::ChassisMissing,
+                    format!(
+                        "the MacNode of {} is missing or was made again; its binding is written back when it returns",
+                        facts.status().serial.unwrap_or_default()
+                    ),
+                ),
+            );
         }
         return (Phase::Pending, pending(facts));
     };
@@ -260,11 +327,24 @@ fn summary(facts: &Facts, end: Option<&LeaseEnd>, past: bool) -> (Phase, (bool, 
     }
     if facts.deleted() {
         let left = holder.status.as_ref().map_or(0, |s| s.slots.len());
-        return (Phase::Held, if past {
-            (false, Because::StillOccupied, format!("the floor has passed; {left} of its VMs are still being stopped and wiped"))
-        } else {
-            (false, Because::HeldUntilFloor, format!("deleted before its floor: the Mac stays yours, is counted, and takes new instances until {until}"))
-        });
+        return (
+            Phase::Held,
+            if past {
+                (
+                    false,
+                    Because::StillOccupied,
+                    format!("the floor has passed; {left} of its VMs are still being stopped and wiped"),
+                )
+            } else {
+                (
+                    false,
+                    Because::HeldUntilFloor,
+                    format!(
+                        "deleted before its floor: the Mac stays yours, is counted, and takes new instances until {until}"
+                    ),
+                )
+            },
+        );
     }
     (Phase::Bound, (true, Because::Bound, format!("{} is yours until at least {until}", holder.spec.serial)))
 }
@@ -274,8 +354,16 @@ fn pending(facts: &Facts) -> (bool, Because, String) {
     let (spec, now) = (&facts.lease.spec, facts.clocks.operator);
     let class = &spec.node_class_name;
     match &facts.class {
-        Seen::Absent => return (false, Because::ClassNotFound, format!("MacNodeClass {class:?} does not exist; see `kubectl get mnc`")),
-        Seen::Unknown(why) => return (false, Because::NoChassisFree, format!("the class cannot be read now: {why}")),
+        Seen::Absent => {
+            return (
+                false,
+                Because::ClassNotFound,
+                format!("MacNodeClass {class:?} does not exist; see `kubectl get mnc`"),
+            );
+        }
+        Seen::Unknown(why) => {
+            return (false, Because::NoChassisFree, format!("the class cannot be read now: {why}"));
+        }
         Seen::Present(()) => {}
     }
     if let Some(serial) = &spec.serial {
@@ -283,8 +371,12 @@ fn pending(facts: &Facts) -> (bool, Because, String) {
             None => format!("there is no {serial} of class {class}"),
             Some(c) => match (&c.leasable, c.free_at) {
                 (Leasable::Yes, _) => format!("{serial} is being bound"),
-                (_, Some(at)) => format!("{serial} is not free; it can come free at {} ({})", rfc3339(at), span_words(now, at)),
-                (Leasable::No(because, _), None) => format!("{serial} cannot be leased now: {because}"),
+                (_, Some(at)) => {
+                    format!("{serial} is not free; it can come free at {} ({})", rfc3339(at), span_words(now, at))
+                }
+                (Leasable::No(because, _), None) => {
+                    format!("{serial} cannot be leased now: {because}")
+                }
             },
         };
         return (false, Because::SerialNotAvailable, words);
@@ -295,13 +387,19 @@ fn pending(facts: &Facts) -> (bool, Because, String) {
     let total = facts.candidates.len();
     let leased = facts.candidates.iter().filter(|c| c.free_at.is_some()).count();
     let free = facts.candidates.iter().filter(|c| c.leasable == Leasable::Yes).count();
-    let mut words = if leased == total { format!("all {total} {class} are leased") } else { format!("of {total} {class} {leased} are leased, {free} free, the rest cannot be used now") };
+    let mut words = if leased == total {
+        format!("all {total} {class} are leased")
+    } else {
+        format!("of {total} {class} {leased} are leased, {free} free, the rest cannot be used now")
+    };
     if free > 0 && facts.ahead < free {
         words = format!("a {class} is being bound");
     } else if facts.ahead > 0 {
         words += &format!("; {} older leases wait too", facts.ahead);
     }
-    if free == 0 && let Some(at) = facts.candidates.iter().filter_map(|c| c.free_at).min() {
+    if free == 0
+        && let Some(at) = facts.candidates.iter().filter_map(|c| c.free_at).min()
+    {
         words += &format!("; the first can come free at {} ({})", rfc3339(at), span_words(now, at));
     }
     (false, Because::NoChassisFree, words)
@@ -314,13 +412,19 @@ pub fn free_at(node: &MacNode) -> Option<Timestamp> {
 
 /// Whether a bound lease still has a claim on its chassis, should the chassis not know of it.
 pub fn claims(lease: &MacNodeLease, clocks: &Clocks) -> bool {
-    let Some(status) = &lease.status else { return false };
-    let (Some(bound_at), Some(earliest)) = (&status.bound_at, &status.earliest_release_at) else { return false };
+    let Some(status) = &lease.status else {
+        return false;
+    };
+    let (Some(bound_at), Some(earliest)) = (&status.bound_at, &status.earliest_release_at) else {
+        return false;
+    };
     let ends = super::node::maximum(lease, bound_at.0).filter(|_| !lease.finalizers().is_empty());
     let floor_at = earliest.0.max(after(bound_at.0, macrack_api::duration::FLOOR));
-    if status.end.is_some() || lease.metadata.deletion_timestamp.is_some() || ends.is_some_and(|end| clocks.both_past(end)) {
+    if status.end.is_some()
+        || lease.metadata.deletion_timestamp.is_some()
+        || ends.is_some_and(|end| clocks.both_past(end))
+    {
         return !clocks.both_past(floor_at);
     }
     lease.finalizers().iter().any(|f| f == FINALIZER_LEASE)
 }
-

@@ -38,8 +38,11 @@ fn role(kind: Kind, name: &str, namespace: Option<&str>, mac_node: &str, rules: 
 }
 
 fn binding(name: &str, namespace: Option<&str>, mac_node: &str, account: &str) -> (Ref, Value) {
-    let (kind, role) =
-        if namespace.is_some() { (Kind::RoleBinding, Kind::Role) } else { (Kind::ClusterRoleBinding, Kind::ClusterRole) };
+    let (kind, role) = if namespace.is_some() {
+        (Kind::RoleBinding, Kind::Role)
+    } else {
+        (Kind::ClusterRoleBinding, Kind::ClusterRole)
+    };
     let object = Ref { kind, namespace: namespace.unwrap_or_default().into(), name: name.into() };
     let body = json!({
         "apiVersion": format!("{RBAC}/v1"), "kind": format!("{kind:?}"),
@@ -52,7 +55,8 @@ fn binding(name: &str, namespace: Option<&str>, mac_node: &str, account: &str) -
 
 /// The objects that every enrolled chassis has: its two ServiceAccounts and what they may do with or without a lease.
 pub fn chassis(mac_node: &str) -> Vec<(Ref, Value)> {
-    let (agent, enroll, node) = (names::agent_account(mac_node), names::enroll_account(mac_node), names::node(mac_node));
+    let (agent, enroll, node) =
+        (names::agent_account(mac_node), names::enroll_account(mac_node), names::node(mac_node));
     let account = |name: &str| {
         let object = Ref::namespaced(Kind::ServiceAccount, AGENT_NAMESPACE, name);
         let body = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(name, Some(AGENT_NAMESPACE), mac_node) });
@@ -67,12 +71,18 @@ pub fn chassis(mac_node: &str) -> Vec<(Ref, Value)> {
     vec![
         account(&agent),
         account(&enroll),
-        role(Kind::ClusterRole, &cluster, None, mac_node, json!([
-            { "apiGroups": ["rack.macrack.io"], "resources": ["macnodes"], "resourceNames": [mac_node], "verbs": ["get", "list", "watch"] },
-            { "apiGroups": ["rack.macrack.io"], "resources": ["macnodes/status"], "resourceNames": [mac_node], "verbs": ["get", "patch"] },
-            { "apiGroups": [""], "resources": ["nodes"], "resourceNames": [node], "verbs": ["get", "list", "watch"] },
-            { "apiGroups": [""], "resources": ["nodes/status"], "resourceNames": [node], "verbs": ["get", "patch"] },
-        ])),
+        role(
+            Kind::ClusterRole,
+            &cluster,
+            None,
+            mac_node,
+            json!([
+                { "apiGroups": ["rack.macrack.io"], "resources": ["macnodes"], "resourceNames": [mac_node], "verbs": ["get", "list", "watch"] },
+                { "apiGroups": ["rack.macrack.io"], "resources": ["macnodes/status"], "resourceNames": [mac_node], "verbs": ["get", "patch"] },
+                { "apiGroups": [""], "resources": ["nodes"], "resourceNames": [node], "verbs": ["get", "list", "watch"] },
+                { "apiGroups": [""], "resources": ["nodes/status"], "resourceNames": [node], "verbs": ["get", "patch"] },
+            ]),
+        ),
         binding(&cluster, None, mac_node, &agent),
         role(Kind::ClusterRole, &enrolling, None, mac_node, json!([read_node])),
         binding(&enrolling, None, mac_node, &enroll),
@@ -82,13 +92,22 @@ pub fn chassis(mac_node: &str) -> Vec<(Ref, Value)> {
         role(Kind::Role, &enroll, Some(AGENT_NAMESPACE), mac_node, token_of_agent),
         binding(&enroll, Some(AGENT_NAMESPACE), mac_node, &enroll),
         // leases cannot be created by name: the operator makes this one, the agent renews it
-        (Ref::namespaced(Kind::Lease, "kube-node-lease", &node), json!({
-            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-            "metadata": metadata(&node, Some("kube-node-lease"), mac_node),
-        })),
-        role(Kind::Role, &agent, Some("kube-node-lease"), mac_node, json!([{
-            "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [node], "verbs": ["get", "update", "patch"],
-        }])),
+        (
+            Ref::namespaced(Kind::Lease, "kube-node-lease", &node),
+            json!({
+                "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+                "metadata": metadata(&node, Some("kube-node-lease"), mac_node),
+            }),
+        ),
+        role(
+            Kind::Role,
+            &agent,
+            Some("kube-node-lease"),
+            mac_node,
+            json!([{
+                "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [node], "verbs": ["get", "update", "patch"],
+            }]),
+        ),
         binding(&agent, Some("kube-node-lease"), mac_node, &agent),
     ]
 }
@@ -111,7 +130,10 @@ pub fn lease(mac_node: &str, namespace: &str, instances: &[&str], secrets: &[Str
         // get only: a running watch would outlive the RoleBinding
         rules.push(json!({ "apiGroups": [""], "resources": ["secrets"], "resourceNames": secrets, "verbs": ["get"] }));
     }
-    (role(Kind::Role, &agent, Some(namespace), mac_node, Value::Array(rules)), binding(&agent, Some(namespace), mac_node, &agent))
+    (
+        role(Kind::Role, &agent, Some(namespace), mac_node, Value::Array(rules)),
+        binding(&agent, Some(namespace), mac_node, &agent),
+    )
 }
 
 #[cfg(test)]

@@ -8,13 +8,16 @@ use serde_json::{Map, Value, json};
 /// The taint that a leaseRef implies.
 fn taint(lease: Option<&LeaseRef>) -> Value {
     match lease {
-        Some(lease) => json!({ "key": names::TAINT_LEASE, "value": lease.uid, "effect": "NoSchedule" }),
+        Some(lease) => {
+            json!({ "key": names::TAINT_LEASE, "value": lease.uid, "effect": "NoSchedule" })
+        }
         None => json!({ "key": names::TAINT_UNLEASED, "value": "true", "effect": "NoSchedule" }),
     }
 }
 
 fn label_value(text: &str) -> String {
-    let clean: String = text.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
+    let clean: String =
+        text.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
     clean.trim_matches(|c: char| !c.is_ascii_alphanumeric()).chars().take(63).collect()
 }
 
@@ -69,7 +72,11 @@ pub fn patch(node: &Node, mac_node: &MacNode, lease: Option<&LeaseRef>, quaranti
     let spec = node.spec.clone().unwrap_or_default();
     let current = spec.taints.unwrap_or_default();
     let is_ours = |t: &Taint| t.key == names::TAINT_LEASE || t.key == names::TAINT_UNLEASED;
-    let ours: Vec<Value> = current.iter().filter(|t| is_ours(t)).map(|t| json!({ "key": t.key, "value": t.value, "effect": t.effect })).collect();
+    let ours: Vec<Value> = current
+        .iter()
+        .filter(|t| is_ours(t))
+        .map(|t| json!({ "key": t.key, "value": t.value, "effect": t.effect }))
+        .collect();
     if ours != [taint(lease)] {
         let others = current.iter().filter(|t| !is_ours(t)).map(|t| json!(t));
         patch["spec"]["taints"] = others.chain([taint(lease)]).collect();

@@ -4,8 +4,8 @@ use kube::ResourceExt;
 use macrack_api::{
     condition::ConditionStatus,
     instance::macos_instance::{
-        FirstBootState, GuestStage, MacOSInstanceCondition as Is, MacOSInstancePhase as Phase, MacOSInstanceReason as Because,
-        PowerState,
+        FirstBootState, GuestStage, MacOSInstanceCondition as Is, MacOSInstancePhase as Phase,
+        MacOSInstanceReason as Because, PowerState,
     },
     names,
     rack::node::{Order, VmState},
@@ -47,7 +47,11 @@ fn summary(facts: &Facts) -> Word {
 
 fn retired(facts: &Facts) -> Word {
     let serial = facts.chassis.present().map(|c| c.spec.serial.clone()).unwrap_or_default();
-    (Phase::Failed, Because::ChassisRetired, format!("{serial} was retired; this VM's disk is wiped if the Mac ever returns"))
+    (
+        Phase::Failed,
+        Because::ChassisRetired,
+        format!("{serial} was retired; this VM's disk is wiped if the Mac ever returns"),
+    )
 }
 
 /// Why it has no slot.
@@ -59,54 +63,106 @@ fn waiting(facts: &Facts) -> Word {
     }
     if full(facts) {
         let others: Vec<String> = facts.neighbours.iter().map(ResourceExt::name_any).collect();
-        return (Phase::Failed, Because::LeaseFull, format!("lease {name} already holds {}; a Mac carries two macOS VMs, never more. Delete one of them and make this one anew, or lease another Mac", others.join(" and ")));
+        return (
+            Phase::Failed,
+            Because::LeaseFull,
+            format!(
+                "lease {name} already holds {}; a Mac carries two macOS VMs, never more. Delete one of them and make this one anew, or lease another Mac",
+                others.join(" and ")
+            ),
+        );
     }
     if lease_over(facts) {
-        return (Phase::Failed, Because::LeaseEnded, format!("lease {name} has ended and its Mac was wiped; make a new lease and a new instance"));
+        return (
+            Phase::Failed,
+            Because::LeaseEnded,
+            format!("lease {name} has ended and its Mac was wiped; make a new lease and a new instance"),
+        );
     }
     if let Seen::Unknown(why) = &facts.lease {
         return (Phase::Pending, Because::LeaseNotFound, format!("lease {name} cannot be read now: {why}"));
     }
     let Some(lease) = facts.own_lease() else {
-        return (Phase::Pending, Because::LeaseNotFound, format!("namespace {} has no lease {name:?}; create one, or delete this instance", facts.instance.namespace().unwrap_or_default()));
+        return (
+            Phase::Pending,
+            Because::LeaseNotFound,
+            format!(
+                "namespace {} has no lease {name:?}; create one, or delete this instance",
+                facts.instance.namespace().unwrap_or_default()
+            ),
+        );
     };
     let deleted = lease.metadata.deletion_timestamp.as_ref();
     if deleted.is_some_and(|d| facts.instance.creation_timestamp().is_some_and(|c| c.0 <= d.0)) {
-        return (Phase::Stopped, Because::LeaseHeld, format!("lease {name} was deleted after this instance was made; make a new instance while the lease is Held"));
+        return (
+            Phase::Stopped,
+            Because::LeaseHeld,
+            format!(
+                "lease {name} was deleted after this instance was made; make a new instance while the lease is Held"
+            ),
+        );
     }
     let Some(chassis) = facts.chassis.present() else {
         return (Phase::Pending, Because::LeasePending, format!("lease {name} waits for a Mac"));
     };
     let status = chassis.status.clone().unwrap_or_default();
     if let Some(entry) = status.quarantine.first() {
-        return (Phase::Pending, Because::ChassisQuarantined, format!("{} is quarantined since {} ({}) and starts nothing until that is resolved", serial(), rfc3339(entry.since.0), entry.reason));
+        return (
+            Phase::Pending,
+            Because::ChassisQuarantined,
+            format!(
+                "{} is quarantined since {} ({}) and starts nothing until that is resolved",
+                serial(),
+                rfc3339(entry.since.0),
+                entry.reason
+            ),
+        );
     }
     if let (Seen::Present(size), Seen::Present(class)) = (&facts.size, &facts.node_class) {
         let mut sizes: Vec<_> = facts.neighbour_sizes.iter().collect();
         sizes.push(size);
         if let Err(misfit) = capacity(class, &sizes) {
-            return (Phase::Pending, Because::DoesNotFit, format!("does not fit on {}: {misfit}; use a smaller InstanceClass", serial()));
+            return (
+                Phase::Pending,
+                Because::DoesNotFit,
+                format!("does not fit on {}: {misfit}; use a smaller InstanceClass", serial()),
+            );
         }
     }
     if facts.size.is_absent() {
-        return (Phase::Pending, Because::ClassNotFound, format!("InstanceClass {:?} does not exist; see `kubectl get mic`", facts.instance.spec.instance_class_name));
+        return (
+            Phase::Pending,
+            Because::ClassNotFound,
+            format!(
+                "InstanceClass {:?} does not exist; see `kubectl get mic`",
+                facts.instance.spec.instance_class_name
+            ),
+        );
     }
     (Phase::Pending, Because::WaitingForSlot, format!("waits for a slot on {}", serial()))
 }
 
 /// How far the VM in its slot is.
 fn placed(facts: &Facts) -> Word {
-    let Some(slot) = facts.slot() else { return waiting(facts) };
+    let Some(slot) = facts.slot() else {
+        return waiting(facts);
+    };
     let vm = facts.vm();
     let said = vm.and_then(|vm| vm.message.clone()).unwrap_or_default();
-    let or = |words: &str| if said.is_empty() { words.to_owned() } else { said.clone() };
+    let or = |words: &str| {
+        if said.is_empty() { words.to_owned() } else { said.clone() }
+    };
     let serial = facts.chassis.present().map(|c| c.spec.serial.clone()).unwrap_or_default();
     let state = vm.map(|vm| vm.state);
     if state == Some(VmState::WipeFailed) {
         return (Phase::Stopping, Because::WipeFailed, or("its disk could not be destroyed; the Mac is quarantined"));
     }
     if !facts.agent_answers {
-        return (Phase::Unknown, Because::HostUnreachable, format!("{serial} does not answer; the VM may still run, nothing is moved or freed"));
+        return (
+            Phase::Unknown,
+            Because::HostUnreachable,
+            format!("{serial} does not answer; the VM may still run, nothing is moved or freed"),
+        );
     }
     if slot.order == Order::Wipe {
         return (Phase::Stopping, Because::Wiping, or("its disk is being destroyed"));
@@ -122,17 +178,30 @@ fn placed(facts: &Facts) -> Word {
         Some(VmState::Pulling) => (Phase::Pulling, Because::Pulling, or("its golden is being pulled")),
         Some(VmState::Cloning) => (Phase::Cloning, Because::Cloning, or("its disk is being cloned")),
         Some(VmState::Starting) => (Phase::Starting, Because::Starting, or("the VM starts")),
-        Some(VmState::Running) if slot.order == Order::Stop => (Phase::Stopping, Because::Stopping, "being stopped".into()),
-        Some(VmState::Running) if vm.is_some_and(|vm| vm.guest_ready) => (Phase::Ready, Because::Ready, "ready for work".into()),
+        Some(VmState::Running) if slot.order == Order::Stop => {
+            (Phase::Stopping, Because::Stopping, "being stopped".into())
+        }
+        Some(VmState::Running) if vm.is_some_and(|vm| vm.guest_ready) => {
+            (Phase::Ready, Because::Ready, "ready for work".into())
+        }
         Some(VmState::Running) => booting(facts),
     }
 }
 
 fn stopped(facts: &Facts) -> Word {
     if facts.instance.spec.power_state == PowerState::Stopped {
-        return (Phase::Stopped, Because::PoweredOff, "spec.powerState is Stopped; its disk and its slot are kept".into());
+        return (
+            Phase::Stopped,
+            Because::PoweredOff,
+            "spec.powerState is Stopped; its disk and its slot are kept".into(),
+        );
     }
-    (Phase::Stopped, Because::LeaseHeld, "its lease was deleted: it is stopped and wiped at the floor; make a new instance while the lease is Held".into())
+    (
+        Phase::Stopped,
+        Because::LeaseHeld,
+        "its lease was deleted: it is stopped and wiped at the floor; make a new instance while the lease is Held"
+            .into(),
+    )
 }
 
 /// It has a slot; its placeholder or its agent is not that far.
@@ -142,7 +211,8 @@ fn scheduling(facts: &Facts) -> Word {
     }
     let Some(pod) = facts.placeholder() else {
         let taken = facts.pod.present().is_some();
-        let words = if taken { "a pod of that name is still there; it goes first" } else { "its placeholder is being made" };
+        let words =
+            if taken { "a pod of that name is still there; it goes first" } else { "its placeholder is being made" };
         return (Phase::Scheduled, Because::WaitingForScheduler, words.into());
     };
     let conditions = pod.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
@@ -156,7 +226,9 @@ fn scheduling(facts: &Facts) -> Word {
 fn booting(facts: &Facts) -> Word {
     let guest = facts.status().guest.unwrap_or_default();
     match guest.stage {
-        None | Some(GuestStage::Booting) => (Phase::Starting, Because::Booting, "the guest boots and does not answer yet".into()),
+        None | Some(GuestStage::Booting) => {
+            (Phase::Starting, Because::Booting, "the guest boots and does not answer yet".into())
+        }
         Some(stage) => (Phase::Starting, Because::GuestNotReady, format!("the guest is at {stage:?}")),
     }
 }
@@ -170,7 +242,13 @@ fn progress(facts: &Facts, phase: Phase, because: Because, words: &str, conditio
     let image = reached(&[Cloning, Starting, Running, Stopping, Stopped]);
     let disk = reached(&[Starting, Running, Stopping, Stopped]);
     let mut stage = |type_: Is, holds: bool, good: Because| {
-        let (reason, words) = if holds { (good, "") } else if phase == Phase::Ready { (Because::NotYet, "") } else { (because, words) };
+        let (reason, words) = if holds {
+            (good, "")
+        } else if phase == Phase::Ready {
+            (Because::NotYet, "")
+        } else {
+            (because, words)
+        };
         conditions.set(type_, holds, reason, words);
     };
     stage(Is::Scheduled, facts.slot().is_some() && bound, Because::Scheduled);
@@ -182,7 +260,9 @@ fn progress(facts: &Facts, phase: Phase, because: Because, words: &str, conditio
     let (status, reason) = match (&facts.instance.spec.first_boot, result.map(|r| r.state)) {
         (None, _) => (ConditionStatus::True, Because::NotAsked),
         (Some(_), Some(FirstBootState::Done)) => (ConditionStatus::True, Because::ScriptDone),
-        (Some(_), Some(FirstBootState::Failed | FirstBootState::Interrupted)) => (ConditionStatus::False, Because::ScriptFailed),
+        (Some(_), Some(FirstBootState::Failed | FirstBootState::Interrupted)) => {
+            (ConditionStatus::False, Because::ScriptFailed)
+        }
         (Some(_), _) => (ConditionStatus::False, Because::ScriptPending),
     };
     conditions.set(Is::FirstBootDone, status, reason, "");

@@ -59,7 +59,9 @@ impl Hold {
                 let lease = facts.lease.present()?;
                 maximum(lease, lease_ref.bound_at.0).map(|end| end.max(facts.clocks.operator))
             }
-            Self::Held { .. } | Self::Waiting | Self::Dangling { past: false } => Some(floor_at.max(facts.clocks.operator)),
+            Self::Held { .. } | Self::Waiting | Self::Dangling { past: false } => {
+                Some(floor_at.max(facts.clocks.operator))
+            }
             _ => None,
         }
     }
@@ -74,7 +76,9 @@ pub fn maximum(lease: &MacNodeLease, bound_at: Timestamp) -> Option<Timestamp> {
 
 /// How this chassis is held.
 pub(super) fn of(facts: &Facts) -> Hold {
-    let Some(lease_ref) = facts.lease_ref() else { return Hold::Free };
+    let Some(lease_ref) = facts.lease_ref() else {
+        return Hold::Free;
+    };
     let floor_at = lease_ref.earliest_release_at.0;
     let past = facts.clocks.both_past(floor_at);
     if lease_ref.releasing {

@@ -31,7 +31,7 @@ use macrack_api::{
 
 pub use hold::{Hold, maximum};
 pub use orders::capacity;
-pub use status::{leasable, Leasable};
+pub use status::{Leasable, leasable};
 
 use crate::{
     clock::Clocks,
@@ -128,7 +128,9 @@ pub fn decide(facts: &Facts) -> Plan {
 /// The end of a lease, in the order that leaves nothing behind at a crash after any step:
 /// access gone → `releasing` → taint back to unleased → leaseRef cleared.
 fn release(facts: &Facts, hold: &Hold, plan: &mut Plan) {
-    let Some(lease_ref) = facts.lease_ref() else { return };
+    let Some(lease_ref) = facts.lease_ref() else {
+        return;
+    };
     if !hold.may_release() || !facts.disk_is_empty() || facts.node.spec.retirement.is_some() {
         return;
     }

@@ -76,8 +76,12 @@ fn ending(facts: &Facts, slot: &Slot) -> Order {
 
 /// A VM on the disk that no slot names is given a free slot to be wiped in, unless its instance may still get one.
 fn adopt_orphans(facts: &Facts, hold: &Hold, slots: &mut Vec<Slot>) {
-    let Some(agent) = facts.node.status.as_ref().and_then(|s| s.agent.as_ref()) else { return };
-    let Seen::Present(instances) = &facts.instances else { return };
+    let Some(agent) = facts.node.status.as_ref().and_then(|s| s.agent.as_ref()) else {
+        return;
+    };
+    let Seen::Present(instances) = &facts.instances else {
+        return;
+    };
     // a lease that is about to be written back brings its instances with it
     if *hold == Hold::Unreadable || !facts.claim.is_absent() {
         return;
@@ -90,7 +94,13 @@ fn adopt_orphans(facts: &Facts, hold: &Hold, slots: &mut Vec<Slot>) {
             continue;
         }
         let Some(free) = free_slot(slots) else { return };
-        slots.push(Slot { slot: free, uid: vm.uid.clone(), namespace: "none".into(), name: "orphan".into(), order: Order::Wipe });
+        slots.push(Slot {
+            slot: free,
+            uid: vm.uid.clone(),
+            namespace: "none".into(),
+            name: "orphan".into(),
+            order: Order::Wipe,
+        });
     }
 }
 
@@ -100,7 +110,9 @@ fn free_slot(slots: &[Slot]) -> Option<i32> {
 
 /// Oldest first, those that wait get the free slots, if the chassis can start anything at all.
 fn award(facts: &Facts, hold: &Hold, slots: &mut Vec<Slot>) {
-    let Seen::Present(instances) = &facts.instances else { return };
+    let Seen::Present(instances) = &facts.instances else {
+        return;
+    };
     if !facts.status().quarantine.is_empty() || facts.namespace_ending.present() != Some(&false) {
         return;
     }
@@ -122,7 +134,9 @@ fn award(facts: &Facts, hold: &Hold, slots: &mut Vec<Slot>) {
 }
 
 fn waits(instance: &MacOSInstance, hold: &Hold, slots: &[Slot]) -> bool {
-    let Some(uid) = instance.uid() else { return false };
+    let Some(uid) = instance.uid() else {
+        return false;
+    };
     let full = instance.status.as_ref().is_some_and(|s| s.lease_full);
     let older = matches!(hold, Hold::Held { since } if instance.creation_timestamp().is_none_or(|t| t.0 <= *since));
     instance.metadata.deletion_timestamp.is_none()
@@ -134,7 +148,9 @@ fn waits(instance: &MacOSInstance, hold: &Hold, slots: &[Slot]) -> bool {
 
 /// Whether the instance fits beside those that hold a slot now.
 fn fits(facts: &Facts, instance: &MacOSInstance, slots: &[Slot]) -> bool {
-    let Seen::Present(class) = &facts.class else { return false };
+    let Seen::Present(class) = &facts.class else {
+        return false;
+    };
     let beside = slots.iter().filter_map(|s| facts.holders.get(&s.uid)?.present().or_else(|| named(facts, &s.uid)));
     let sizes: Option<Vec<&InstanceClassSpec>> =
         beside.chain([instance]).map(|i| facts.sizes.get(&i.spec.instance_class_name)).collect();
@@ -166,7 +182,11 @@ pub fn capacity(class: &MacNodeClassSpec, sizes: &[&InstanceClassSpec]) -> Resul
             (Some(wanted), Some(have)) if wanted <= have => {}
             (Some(wanted), Some(have)) => {
                 let gib = |n: u64| n >> 30;
-                return Err(format!("{} GiB of {what} wanted, {} GiB there beside the host's reserve", gib(wanted), gib(have)));
+                return Err(format!(
+                    "{} GiB of {what} wanted, {} GiB there beside the host's reserve",
+                    gib(wanted),
+                    gib(have)
+                ));
             }
             _ => return Err(format!("{what} is no quantity in one of the classes")),
         }

@@ -35,9 +35,13 @@ pub(super) fn finalizer(facts: &Facts, plan: &mut Plan) {
 
 /// A MacNode that was made again gets back the leaseRef that its lease remembers, with the same clock.
 pub(super) fn restore_lease(facts: &Facts, plan: &mut Plan) {
-    let (None, Seen::Present(lease), Some(_)) = (facts.lease_ref(), &facts.claim, &facts.node.status) else { return };
+    let (None, Seen::Present(lease), Some(_)) = (facts.lease_ref(), &facts.claim, &facts.node.status) else {
+        return;
+    };
     let Some(status) = &lease.status else { return };
-    let (Some(bound_at), Some(earliest)) = (&status.bound_at, &status.earliest_release_at) else { return };
+    let (Some(bound_at), Some(earliest)) = (&status.bound_at, &status.earliest_release_at) else {
+        return;
+    };
     let earliest = earliest.0.max(floor(bound_at.0, &lease.spec.minimum_duration));
     plan.steps.push(Step::Bind {
         mac_node: facts.node.name_any(),
@@ -89,7 +93,9 @@ pub(super) fn patch_node(facts: &Facts, lease: Option<&LeaseRef>) -> Option<Step
 
 /// The agent may read the instances in its slots, their placeholders and their Secrets; nothing else there.
 pub(super) fn grant(facts: &Facts, hold: &Hold, plan: &mut Plan) {
-    let Some(lease_ref) = facts.lease_ref() else { return };
+    let Some(lease_ref) = facts.lease_ref() else {
+        return;
+    };
     if lease_ref.releasing || *hold == Hold::Unreadable || facts.namespace_ending.present() != Some(&false) {
         return; // a namespace on its way out takes nothing new; a lost Role stops nothing
     }

@@ -12,8 +12,12 @@ use crate::clock::time;
 
 /// The list as it should be now.
 pub(super) fn decide(node: &MacNode, now: Timestamp) -> Vec<Quarantine> {
-    let Some(status) = &node.status else { return Vec::new() };
-    let Some(agent) = &status.agent else { return status.quarantine.clone() };
+    let Some(status) = &node.status else {
+        return Vec::new();
+    };
+    let Some(agent) = &status.agent else {
+        return status.quarantine.clone();
+    };
     let mut list: Vec<Quarantine> = status
         .quarantine
         .iter()
@@ -75,7 +79,10 @@ fn seen(node: &MacNode, agent: &AgentStatus) -> Vec<QuarantineReason> {
 
 #[cfg(test)]
 mod tests {
-    use macrack_api::{MacNodeSpec, MacNodeStatus, rack::node::{QuotaFacts, Vm}};
+    use macrack_api::{
+        MacNodeSpec, MacNodeStatus,
+        rack::node::{QuotaFacts, Vm},
+    };
 
     use super::*;
 

@@ -39,15 +39,23 @@ fn fact(holds: bool, because: Because, words: impl Into<String>) -> Fact {
 fn agent_ready(agent: Option<&AgentStatus>, kube_node: &Seen<Node>) -> Fact {
     let node = match kube_node {
         Seen::Unknown(why) => return (ConditionStatus::Unknown, Because::Unreadable, why.clone()),
-        Seen::Absent => return fact(false, Because::NodeMissing, "its Node is missing and is made again"),
+        Seen::Absent => {
+            return fact(false, Because::NodeMissing, "its Node is missing and is made again");
+        }
         Seen::Present(node) => node,
     };
     if agent.is_none() {
-        return fact(false, Because::AgentNotReported, "the agent has not reported yet: install it with the file of `kubectl macrack enroll`");
+        return fact(
+            false,
+            Because::AgentNotReported,
+            "the agent has not reported yet: install it with the file of `kubectl macrack enroll`",
+        );
     }
     match node_ready(node) {
         Some(("True", _)) => fact(true, Because::Heartbeating, "the agent reports and its Node is Ready"),
-        Some((_, since)) => fact(false, Because::NodeNotReady, format!("its Node is not Ready since {}", rfc3339(since))),
+        Some((_, since)) => {
+            fact(false, Because::NodeNotReady, format!("its Node is not Ready since {}", rfc3339(since)))
+        }
         None => fact(false, Because::NodeNotReady, "its Node has not reported yet"),
     }
 }
@@ -64,18 +72,40 @@ fn hardware_matches(node: &MacNode, class: &Seen<MacNodeClass>, agent: Option<&A
     let class = match class {
         Seen::Unknown(why) => return (ConditionStatus::Unknown, Because::Unreadable, why.clone()),
         Seen::Absent => {
-            return fact(false, Because::ClassNotFound, format!("MacNodeClass {:?} does not exist: create it, or correct spec.nodeClassName", node.spec.node_class_name));
+            return fact(
+                false,
+                Because::ClassNotFound,
+                format!(
+                    "MacNodeClass {:?} does not exist: create it, or correct spec.nodeClassName",
+                    node.spec.node_class_name
+                ),
+            );
         }
         Seen::Present(class) => &class.spec,
     };
     let Some(have) = agent.and_then(|a| a.hardware.as_ref()) else {
-        return (ConditionStatus::Unknown, Because::AgentNotReported, "the agent has not reported the hardware yet".into());
+        return (
+            ConditionStatus::Unknown,
+            Because::AgentNotReported,
+            "the agent has not reported the hardware yet".into(),
+        );
     };
     if have.serial != node.spec.serial {
-        return fact(false, Because::SerialMismatch, format!("the Mac says its serial is {}, it was enrolled as {}: another board, or the wrong bootstrap file", have.serial, node.spec.serial));
+        return fact(
+            false,
+            Because::SerialMismatch,
+            format!(
+                "the Mac says its serial is {}, it was enrolled as {}: another board, or the wrong bootstrap file",
+                have.serial, node.spec.serial
+            ),
+        );
     }
     let differs = |what: &str, have: &dyn std::fmt::Display, want: &dyn std::fmt::Display| {
-        fact(false, Because::Differs, format!("{what} is {have}, the class says {want}: correct the class of this MacNode, or the Mac"))
+        fact(
+            false,
+            Because::Differs,
+            format!("{what} is {have}, the class says {want}: correct the class of this MacNode, or the Mac"),
+        )
     };
     if have.model != class.model {
         return differs("model", &have.model, &class.model);
@@ -104,13 +134,25 @@ fn host_prepared(agent: Option<&AgentStatus>) -> Fact {
         return (ConditionStatus::Unknown, Because::AgentNotReported, "the agent has not reported it yet".into());
     };
     if !host.entitled {
-        return fact(false, Because::EntitlementMissing, "the agent lacks com.apple.security.virtualization: install the signed package");
+        return fact(
+            false,
+            Because::EntitlementMissing,
+            "the agent lacks com.apple.security.virtualization: install the signed package",
+        );
     }
     if !host.keychain_unlocked {
-        return fact(false, Because::KeychainLocked, "the login keychain of the agent's user is locked: turn on automatic login");
+        return fact(
+            false,
+            Because::KeychainLocked,
+            "the login keychain of the agent's user is locked: turn on automatic login",
+        );
     }
     if !host.auto_login {
-        return fact(false, Because::AutoLoginOff, "the agent's user does not log in by itself: turn on automatic login (FileVault off)");
+        return fact(
+            false,
+            Because::AutoLoginOff,
+            "the agent's user does not log in by itself: turn on automatic login (FileVault off)",
+        );
     }
     fact(true, Because::Prepared, "the host can start VMs")
 }
@@ -120,10 +162,21 @@ fn quota_healthy(agent: Option<&AgentStatus>, quarantined: bool) -> Fact {
         return (ConditionStatus::Unknown, Because::AgentNotReported, "the agent has not reported it yet".into());
     };
     if agent.quota.stuck || quarantined {
-        return fact(false, Because::QuotaStuck, format!("the kernel refuses VMs (VZErrorDomain 6) although {} of ours run: the Mac needs a reboot", agent.quota.running));
+        return fact(
+            false,
+            Because::QuotaStuck,
+            format!(
+                "the kernel refuses VMs (VZErrorDomain 6) although {} of ours run: the Mac needs a reboot",
+                agent.quota.running
+            ),
+        );
     }
     if agent.quota.foreign > 0 {
-        return fact(false, Because::ForeignVM, format!("{} virtualization processes are not MacRack's: end them on the Mac", agent.quota.foreign));
+        return fact(
+            false,
+            Because::ForeignVM,
+            format!("{} virtualization processes are not MacRack's: end them on the Mac", agent.quota.foreign),
+        );
     }
     fact(true, Because::Counting, format!("{} of 2 VMs run", agent.quota.running))
 }
@@ -132,15 +185,26 @@ fn attached(agent: Option<&AgentStatus>) -> Fact {
     let Some(agent) = agent else {
         return (ConditionStatus::Unknown, Because::AgentNotReported, "the agent has not reported it yet".into());
     };
-    let lost: Vec<&str> = agent.vms.iter().filter(|vm| vm.state == VmState::Unknown).map(|vm| vm.uid.as_str()).collect();
+    let lost: Vec<&str> =
+        agent.vms.iter().filter(|vm| vm.state == VmState::Unknown).map(|vm| vm.uid.as_str()).collect();
     if lost.is_empty() {
         return fact(true, Because::Attached, "every VM answers");
     }
-    fact(false, Because::ReattachFailed, format!("the process of VM {} cannot be reached: nothing extra is started", lost.join(", ")))
+    fact(
+        false,
+        Because::ReattachFailed,
+        format!("the process of VM {} cannot be reached: nothing extra is started", lost.join(", ")),
+    )
 }
 
 /// Whether a lease may be bound now, and if not the first thing that stands in the way.
-pub fn leasable(node: &MacNode, class: &Seen<MacNodeClass>, kube_node: &Seen<Node>, claimed: bool, now: Timestamp) -> Leasable {
+pub fn leasable(
+    node: &MacNode,
+    class: &Seen<MacNodeClass>,
+    kube_node: &Seen<Node>,
+    claimed: bool,
+    now: Timestamp,
+) -> Leasable {
     let no = |because, words: String| Leasable::No(because, words);
     let status = node.status.clone().unwrap_or_default();
     let agent = status.agent.as_ref();
@@ -160,7 +224,10 @@ pub fn leasable(node: &MacNode, class: &Seen<MacNodeClass>, kube_node: &Seen<Nod
         return no(Because::Reconciling, "a lease names this serial: its binding is written back first".into());
     }
     if let Some(last) = agent.and_then(|a| a.last_lease.as_ref()).filter(|l| l.earliest_release_at.0 > now) {
-        return no(Because::Reconciling, format!("the Mac itself remembers a lease whose floor is {}", rfc3339(last.earliest_release_at.0)));
+        return no(
+            Because::Reconciling,
+            format!("the Mac itself remembers a lease whose floor is {}", rfc3339(last.earliest_release_at.0)),
+        );
     }
     for (status, because, words) in [
         agent_ready(agent, kube_node),
@@ -185,7 +252,8 @@ pub fn leasable(node: &MacNode, class: &Seen<MacNodeClass>, kube_node: &Seen<Nod
 
 /// Since when its Node is not Ready, once that is longer ago than the timeout.
 fn unreachable_since(facts: &Facts, config: &RackConfigSpec) -> Result<Option<Timestamp>, Timestamp> {
-    let Some(since) = facts.kube_node.present().and_then(node_ready).filter(|(s, _)| *s != "True").map(|(_, t)| t) else {
+    let Some(since) = facts.kube_node.present().and_then(node_ready).filter(|(s, _)| *s != "True").map(|(_, t)| t)
+    else {
         return Ok(None);
     };
     let timeout = config.heartbeat_timeout.parse().unwrap_or(Span(60));
@@ -226,7 +294,11 @@ pub(super) fn write(facts: &Facts, hold: &Hold, plan: &mut Plan) {
     };
     let (phase, ready) = summary(facts, hold, &quarantine, unreachable, answers, &leasable);
     conditions.set(Is::Ready, ready.0, ready.1, ready.2);
-    let prefetch = facts.lease.present().filter(|_| matches!(hold, Hold::Live { .. })).map(|l| l.spec.prefetch_image_names.clone());
+    let prefetch = facts
+        .lease
+        .present()
+        .filter(|_| matches!(hold, Hold::Live { .. }))
+        .map(|l| l.spec.prefetch_image_names.clone());
     plan.status = Some(json!({
         "observedGeneration": facts.node.metadata.generation,
         "phase": phase,
@@ -249,22 +321,55 @@ fn summary(
 ) -> (Phase, Fact) {
     let now = facts.clocks.operator;
     if let Some(retirement) = &facts.node.spec.retirement {
-        return (Phase::Retired, fact(false, Because::Retired, format!("retired: {}; remove spec.retirement once it is repaired", retirement.reason)));
+        return (
+            Phase::Retired,
+            fact(
+                false,
+                Because::Retired,
+                format!("retired: {}; remove spec.retirement once it is repaired", retirement.reason),
+            ),
+        );
     }
     if let Some(entry) = quarantine.first() {
-        let because = Because::ALL.iter().any(|w| w.word == entry.reason).then(|| reason_of(&entry.reason)).unwrap_or(Because::Quarantined);
-        return (Phase::Quarantined, fact(false, because, format!("quarantined since {}; to clear it by hand set spec.clearedQuarantine to {:?}", rfc3339(entry.since.0), entry.token())));
+        let because = Because::ALL
+            .iter()
+            .any(|w| w.word == entry.reason)
+            .then(|| reason_of(&entry.reason))
+            .unwrap_or(Because::Quarantined);
+        return (
+            Phase::Quarantined,
+            fact(
+                false,
+                because,
+                format!(
+                    "quarantined since {}; to clear it by hand set spec.clearedQuarantine to {:?}",
+                    rfc3339(entry.since.0),
+                    entry.token()
+                ),
+            ),
+        );
     }
     if let Some(since) = unreachable {
-        return (Phase::Unreachable, fact(false, Because::NodeNotReady, format!("its agent has not answered for {}; its VMs are not moved", span_words(since, now))));
+        return (
+            Phase::Unreachable,
+            fact(
+                false,
+                Because::NodeNotReady,
+                format!("its agent has not answered for {}; its VMs are not moved", span_words(since, now)),
+            ),
+        );
     }
     if let Some(lease_ref) = facts.lease_ref() {
         let running = facts.status().slots.iter().filter(|s| s.order == Order::Run).count();
         let until = rfc3339(lease_ref.earliest_release_at.0);
         let words = match hold {
-            Hold::Live { .. } | Hold::Unreadable => format!("{running} of 2 VMs; not given to anyone else before {until}"),
+            Hold::Live { .. } | Hold::Unreadable => {
+                format!("{running} of 2 VMs; not given to anyone else before {until}")
+            }
             Hold::Held { .. } => format!("its lease was deleted and is Held until {until}"),
-            Hold::Dangling { .. } => format!("its lease is gone; wiped, and given to nobody before {until}"),
+            Hold::Dangling { .. } => {
+                format!("its lease is gone; wiped, and given to nobody before {until}")
+            }
             _ => format!("being wiped and given back; floor {until}"),
         };
         return (Phase::Leased, fact(answers, if answers { Because::Leased } else { Because::NodeNotReady }, words));

@@ -1,0 +1,123 @@
+//! The facts of one instance.
+
+use std::sync::Arc;
+
+use kube::{Api, ResourceExt, api::ListParams};
+use macrack_api::{MacNode, MacOSInstance, names};
+use macrack_core::{
+    decide::{self, instance::Facts},
+    plan::{Kind, Ref},
+    seen::Seen,
+};
+
+use super::{Pass, Sources, node::ending, own_part};
+use crate::cache::Key;
+
+/// Gathers and decides one instance.
+pub async fn instance(sources: &Sources, key: &Key) -> Option<Pass> {
+    let world = &sources.world;
+    let instance = match world.instances.get(key) {
+        Seen::Present(instance) => instance,
+        Seen::Absent => return orphaned_pod(sources, key).await,
+        Seen::Unknown(why) => {
+            tracing::warn!(namespace = key.namespace, name = key.name, why, "this MacOSInstance is left as it is");
+            return None;
+        }
+    };
+    let uid = instance.uid().unwrap_or_default();
+    let chassis = chassis(sources, &instance, &uid).await;
+    let neighbours = neighbours(sources, chassis.present(), &uid);
+    let size = |i: &MacOSInstance| world.sizes.get(&Key::cluster(&i.spec.instance_class_name)).map(|c| c.spec.clone());
+    let pod_key = Key::new(&key.namespace, names::placeholder(&key.name));
+    let kube_node = chassis.present().map(|c| world.kube_nodes.get(&Key::cluster(names::node(&c.name_any()))));
+    let facts = Facts {
+        clocks: sources.clock.operator(),
+        lease: world.leases.get(&Key::new(&key.namespace, &instance.spec.lease_name)).map(|l| l.as_ref().clone()),
+        pod: sources.confirmed(world.pods.get(&pod_key), &pod_key).await,
+        image: world.images.get(&Key::cluster(&instance.spec.image_name)).map(|i| i.as_ref().clone()),
+        size: size(&instance),
+        neighbour_sizes: neighbours.iter().filter_map(|n| size(n).present().cloned()).collect(),
+        node_class: match chassis.present() {
+            Some(c) => world.node_classes.get(&Key::cluster(&c.spec.node_class_name)).map(|c| c.spec.clone()),
+            None => Seen::Absent,
+        },
+        namespace_ending: ending(&world.namespaces.get(&Key::cluster(&key.namespace)).map(|n| n.as_ref().clone()))
+            .present()
+            == Some(&true),
+        agent_answers: kube_node.is_some_and(|n| n.present().is_some_and(|n| is_ready(n))),
+        instance: instance.as_ref().clone(),
+        chassis,
+        neighbours,
+    };
+    Some(Pass {
+        of: Ref::namespaced(Kind::MacOSInstance, &key.namespace, &key.name),
+        uid,
+        plan: decide::instance::decide(&facts),
+        status: own_part(instance.status.as_ref(), &["vm", "guest"]),
+        verdict: Ok(()),
+    })
+}
+
+/// A placeholder whose instance was removed by force: it goes once no slot names its VM any more.
+async fn orphaned_pod(sources: &Sources, key: &Key) -> Option<Pass> {
+    let pod_key = Key::new(&key.namespace, names::placeholder(&key.name));
+    let pod = sources.world.pods.get(&pod_key);
+    let pod = pod.present()?;
+    let uid = pod.labels().get(names::LABEL_INSTANCE)?;
+    if !sources.world.nodes.by("slot", uid).is_empty() || !matches!(slot_of(sources, uid).await, Seen::Absent) {
+        return None;
+    }
+    let instances: Api<MacOSInstance> = Api::namespaced(sources.client.clone(), &key.namespace);
+    if !matches!(instances.get_opt(&key.name).await, Ok(None)) {
+        return None;
+    }
+    Some(Pass {
+        of: Ref::namespaced(Kind::MacOSInstance, &key.namespace, &key.name),
+        uid: String::new(),
+        plan: decide::instance::orphaned(pod),
+        status: serde_json::json!({}),
+        verdict: Ok(()),
+    })
+}
+
+/// The chassis that its lease holds, or else the one with a slot of its. That an instance which goes is on no chassis
+/// at all is asked of the API server itself.
+async fn chassis(sources: &Sources, instance: &MacOSInstance, uid: &str) -> Seen<MacNode> {
+    let nodes = &sources.world.nodes;
+    let lease = instance.status.as_ref().and_then(|s| s.lease_uid.clone()).unwrap_or_default();
+    let found = nodes.by("slot", uid).into_iter().chain(nodes.by("lease", &lease)).next();
+    if let Some(node) = found {
+        return Seen::Present(node.as_ref().clone());
+    }
+    if instance.metadata.deletion_timestamp.is_none() {
+        return Seen::Absent;
+    }
+    slot_of(sources, uid).await
+}
+
+async fn slot_of(sources: &Sources, uid: &str) -> Seen<MacNode> {
+    let api: Api<MacNode> = Api::all(sources.client.clone());
+    match api.list(&ListParams::default()).await {
+        Ok(list) => {
+            list.into_iter().find(|n| n.status.as_ref().is_some_and(|s| s.slots.iter().any(|s| s.uid == uid))).into()
+        }
+        Err(error) => Seen::Unknown(error.to_string()),
+    }
+}
+
+fn neighbours(sources: &Sources, chassis: Option<&MacNode>, uid: &str) -> Vec<MacOSInstance> {
+    let slots = chassis.and_then(|c| c.status.as_ref()).map(|s| s.slots.as_slice()).unwrap_or_default();
+    slots
+        .iter()
+        .filter(|s| s.uid != uid)
+        .filter_map(|s| {
+            let seen: Seen<Arc<MacOSInstance>> = sources.world.instances.get(&Key::new(&s.namespace, &s.name));
+            seen.present().filter(|i| i.uid().as_ref() == Some(&s.uid)).map(|i| i.as_ref().clone())
+        })
+        .collect()
+}
+
+fn is_ready(node: &k8s_openapi::api::core::v1::Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
+    conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
+}

@@ -1,0 +1,156 @@
+//! The facts of one chassis.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::ResourceExt;
+use macrack_api::{MacNode, MacNodeLease, MacOSInstance, RackConfigSpec, names, rack::node::LeaseRef};
+use macrack_core::{
+    check,
+    clock::Clocks,
+    decide,
+    plan::{Kind, Ref},
+    render::access::HASH,
+    seen::Seen,
+};
+
+use super::{Pass, Sources, own_part};
+use crate::cache::Key;
+
+/// Gathers and decides one chassis; `None` when there is nothing of that name to look at.
+pub async fn node(sources: &Sources, key: &Key) -> Option<Pass> {
+    let world = &sources.world;
+    let node = match world.nodes.get(key) {
+        Seen::Present(node) => node,
+        Seen::Absent => return gone(sources, key).await,
+        Seen::Unknown(why) => {
+            tracing::warn!(name = key.name, why, "this MacNode is left as it is");
+            return None;
+        }
+    };
+    let facts = facts(sources, &node).await;
+    let plan = decide::node::decide(&facts);
+    Some(Pass {
+        of: Ref::cluster(Kind::MacNode, &key.name),
+        uid: node.uid().unwrap_or_default(),
+        verdict: check::node(&facts, &plan),
+        plan,
+        status: own_part(node.status.as_ref(), &["agent", "leaseRef", "slots"]),
+    })
+}
+
+/// A MacNode that is gone leaves its Node and its access behind; they go once the API server itself says so too.
+async fn gone(sources: &Sources, key: &Key) -> Option<Pass> {
+    let kube_node = sources.world.kube_nodes.get(&Key::cluster(names::node(&key.name)));
+    let existing = kept(sources, &key.name);
+    if kube_node.is_absent() && existing.is_empty() {
+        return None;
+    }
+    let api: kube::Api<MacNode> = kube::Api::all(sources.client.clone());
+    if !matches!(api.get_opt(&key.name).await, Ok(None)) {
+        return None;
+    }
+    let plan = decide::node::gone(&key.name, &kube_node.map(|n| n.as_ref().clone()), &existing);
+    Some(Pass {
+        of: Ref::cluster(Kind::MacNode, &key.name),
+        uid: String::new(),
+        plan,
+        status: serde_json::json!({}),
+        verdict: Ok(()),
+    })
+}
+
+async fn facts(sources: &Sources, node: &MacNode) -> decide::node::Facts {
+    let world = &sources.world;
+    let status = node.status.clone().unwrap_or_default();
+    let name = node.name_any();
+    let lease = match &status.lease_ref {
+        Some(r) => {
+            let key = Key::new(&r.namespace, &r.name);
+            // a cache that has another lease of that name may be behind too
+            let cached = world.leases.get(&key);
+            let other = cached.present().is_some_and(|l| l.uid().as_deref() != Some(&r.uid));
+            sources.confirmed(if other { Seen::Absent } else { cached }, &key).await
+        }
+        None => Seen::Absent,
+    };
+    let mut holders = BTreeMap::new();
+    for slot in &status.slots {
+        let key = Key::new(&slot.namespace, &slot.name);
+        let cached = world.instances.get(&key);
+        let other = cached.present().is_some_and(|i| i.uid().as_deref() != Some(&slot.uid));
+        let seen: Seen<MacOSInstance> = sources.confirmed(if other { Seen::Absent } else { cached }, &key).await;
+        holders.insert(slot.uid.clone(), seen);
+    }
+    let clocks = clocks(sources, status.lease_ref.as_ref(), &lease).await;
+    let claim = claim(sources, node, &clocks);
+    let instances = match &status.lease_ref {
+        Some(r) => world.instances.by("lease", &r.uid).iter().map(|i| i.as_ref().clone()).collect(),
+        None => Vec::new(),
+    };
+    decide::node::Facts {
+        class: world.node_classes.get(&Key::cluster(&node.spec.node_class_name)).map(|c| c.as_ref().clone()),
+        namespace_ending: match &status.lease_ref {
+            Some(r) => ending(&world.namespaces.get(&Key::cluster(&r.namespace)).map(|n| n.as_ref().clone())),
+            None => Seen::Present(false),
+        },
+        instances: Seen::Present(instances),
+        holders,
+        sizes: world.sizes.all().iter().map(|c| (c.name_any(), c.spec.clone())).collect(),
+        kube_node: world.kube_nodes.get(&Key::cluster(names::node(&name))).map(|n| n.as_ref().clone()),
+        existing: kept(sources, &name),
+        claim,
+        config: config(sources),
+        node: node.clone(),
+        lease,
+        clocks,
+    }
+}
+
+/// Both clocks where a moment of the lease seems to have come, else the operator's alone.
+async fn clocks(sources: &Sources, lease_ref: Option<&LeaseRef>, lease: &Seen<MacNodeLease>) -> Clocks {
+    let now = sources.clock.now();
+    let Some(lease_ref) = lease_ref else { return sources.clock.operator() };
+    let due = match lease.present() {
+        Some(lease) => decide::lease::needs_server_clock(lease, Some(lease_ref), false, now),
+        None => now >= lease_ref.earliest_release_at.0,
+    };
+    if due { sources.clock.both().await } else { sources.clock.operator() }
+}
+
+/// A bound lease that names this chassis while the chassis knows of none.
+fn claim(sources: &Sources, node: &MacNode, clocks: &Clocks) -> Seen<MacNodeLease> {
+    if node.status.as_ref().is_some_and(|s| s.lease_ref.is_some()) {
+        return Seen::Absent;
+    }
+    let leases = sources.world.leases.by("serial", &node.spec.serial);
+    let held_elsewhere =
+        |l: &MacNodeLease| l.uid().is_some_and(|uid| !sources.world.nodes.by("lease", &uid).is_empty());
+    leases.iter().find(|l| decide::lease::claims(l, clocks) && !held_elsewhere(l)).map(|l| l.as_ref().clone()).into()
+}
+
+/// Whether a namespace is being deleted or gone.
+pub(super) fn ending(namespace: &Seen<Namespace>) -> Seen<bool> {
+    match namespace {
+        Seen::Present(ns) => Seen::Present(ns.metadata.deletion_timestamp.is_some()),
+        Seen::Absent => Seen::Present(true),
+        Seen::Unknown(why) => Seen::Unknown(why.clone()),
+    }
+}
+
+/// The settings, or the defaults.
+pub(super) fn config(sources: &Sources) -> RackConfigSpec {
+    sources.world.configs.get(&Key::cluster("default")).present().map(|c| c.spec.clone()).unwrap_or_default()
+}
+
+/// What exists for a chassis, with the hash of what was applied.
+fn kept(sources: &Sources, mac_node: &str) -> BTreeMap<Ref, String> {
+    let mut all = BTreeMap::new();
+    for (kind, cache) in &sources.world.kept {
+        for meta in cache.by("serial", mac_node) {
+            let object = Ref { kind: *kind, namespace: meta.namespace().unwrap_or_default(), name: meta.name_any() };
+            all.insert(object, meta.annotations().get(HASH).cloned().unwrap_or_default());
+        }
+    }
+    all
+}

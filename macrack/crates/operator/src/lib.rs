@@ -1,0 +1,75 @@
+//! The operator: gathers facts, lets `macrack-core` decide, carries out the plans.
+//!
+//! ```text
+//! watches ─▶ world (caches) ─▶ route ─▶ queue ─▶ run: gather ─▶ core::decide ─▶ check ─▶ act ─▶ report
+//! ```
+//!
+//! Nothing is decided here: what to do is in `core`, this crate reads and writes. It may be killed between any two
+//! writes; the next pass starts from facts again.
+
+pub mod act;
+pub mod admission;
+pub mod cache;
+pub mod clock;
+pub mod gather;
+pub mod image_store;
+pub mod leader;
+pub mod queue;
+pub mod route;
+pub mod run;
+pub mod world;
+
+use std::sync::Arc;
+
+use kube::Client;
+
+use clock::Clock;
+use image_store::ImageStore;
+
+/// What deciding needs.
+pub struct Options {
+    /// The API server, as the operator's ServiceAccount.
+    pub client: Client,
+    /// Time.
+    pub clock: Clock,
+    /// Where goldens are looked up.
+    pub store: Arc<dyn ImageStore>,
+    /// Unique among the replicas, e.g. the pod's name. `None` decides without an election, for a sole process.
+    pub identity: Option<String>,
+}
+
+/// Leads and decides until leadership is lost or `stop` resolves. Then the process should end: whoever leads next
+/// starts from facts.
+pub async fn decide(options: Options, stop: impl Future<Output = ()>) {
+    let world = Arc::new(world::World::new());
+    let queue = Arc::new(queue::Queue::default());
+    let mut candidate = options.identity.map(|id| leader::Candidate::new(options.client.clone(), id));
+    tokio::pin!(stop);
+    let feed = world::feed(options.client.clone(), world.clone(), queue.clone());
+    tokio::pin!(feed);
+    if let Some(candidate) = &mut candidate {
+        // the caches fill while another leads, so that taking over is quick
+        tokio::select! {
+            () = candidate.lead() => tracing::info!("leading"),
+            () = &mut feed => return,
+            () = &mut stop => return,
+        }
+    }
+    let sources = gather::Sources { world, client: options.client, clock: options.clock, store: options.store };
+    let working = run::work(sources, queue);
+    let kept = async {
+        match &mut candidate {
+            Some(candidate) => candidate.keep().await,
+            None => std::future::pending().await,
+        }
+    };
+    let stopped = tokio::select! {
+        () = working => false,
+        () = &mut feed => false,
+        () = kept => { tracing::error!("leadership lost, ending"); false }
+        () = &mut stop => true,
+    };
+    if let (true, Some(candidate)) = (stopped, &mut candidate) {
+        candidate.resign().await;
+    }
+}

@@ -1,0 +1,205 @@
+//! The one loop: take an object, gather and decide, judge, act, report. The kinds differ only in `gather` and in
+//! what core decides.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{
+    Client,
+    runtime::events::{Event, EventType, Recorder, Reporter},
+};
+use macrack_core::plan::Kind;
+use serde_json::Value;
+
+use crate::{
+    act::{Actor, Failure, resource},
+    gather::{self, Pass, Sources},
+    queue::Queue,
+    route::Work,
+};
+
+/// How many objects are worked on at once.
+const WORKERS: usize = 16;
+/// An object is not looked at again for time's sake sooner than this.
+const SHORTEST_WAIT: Duration = Duration::from_millis(500);
+
+/// Works until it is cancelled.
+pub async fn work(sources: Sources, queue: Arc<Queue<Work>>) {
+    sources.world.whole().await;
+    tracing::info!("caches are whole, deciding begins");
+    let worker = Arc::new(Worker {
+        actor: Actor::new(sources.client.clone()),
+        recorder: recorder(sources.client.clone()),
+        sources,
+        queue,
+    });
+    let mut workers = tokio::task::JoinSet::new();
+    for _ in 0..WORKERS {
+        let worker = worker.clone();
+        workers.spawn(async move { worker.run().await });
+    }
+    workers.join_all().await;
+}
+
+fn recorder(client: Client) -> Recorder {
+    Recorder::new(client, Reporter { controller: "macrack-operator".into(), instance: None })
+}
+
+struct Worker {
+    actor: Actor,
+    recorder: Recorder,
+    sources: Sources,
+    queue: Arc<Queue<Work>>,
+}
+
+impl Worker {
+    async fn run(&self) {
+        loop {
+            let work = self.queue.next().await;
+            match self.pass(&work).await {
+                Ok(again) => {
+                    self.queue.done(&work);
+                    if let Some(wait) = again {
+                        self.queue.add_after(work, wait);
+                    }
+                }
+                Err(failure) => {
+                    let wait = self.queue.failed(&work);
+                    match failure {
+                        Failure::Conflict(why) => tracing::debug!(?work, why, ?wait, "decided anew"),
+                        Failure::Transient(why) => tracing::warn!(?work, why, ?wait, "tried again"),
+                    }
+                }
+            }
+        }
+    }
+
+    /// One pass over one object; when to look again though nothing changes.
+    async fn pass(&self, work: &Work) -> Result<Option<Duration>, Failure> {
+        let (sources, key) = (&self.sources, &work.key);
+        let pass = match work.kind {
+            Kind::MacNode => gather::node(sources, key).await,
+            Kind::MacNodeLease => gather::lease(sources, key).await,
+            Kind::MacOSInstance => gather::instance(sources, key).await,
+            Kind::MacOSImage => gather::image(sources, key).await,
+            Kind::MacNodeClass => gather::node_class(sources, key).await,
+            Kind::InstanceClass => gather::size(sources, key).await,
+            Kind::RackConfig => gather::config(sources, key).await,
+            _ => None,
+        };
+        let Some(pass) = pass else { return Ok(None) };
+        if let Err(broken) = &pass.verdict {
+            // a defect of ours: nothing of this plan is carried out
+            tracing::error!(of = %pass.of, broken, plan = ?pass.plan, "a plan that breaks an invariant was refused");
+            return Err(Failure::Transient(format!("the plan would break an invariant: {broken}")));
+        }
+        let mut acted = Ok(());
+        for step in &pass.plan.steps {
+            tracing::debug!(of = %pass.of, ?step, "step");
+            acted = self.actor.step(step).await;
+            if acted.is_err() {
+                break;
+            }
+        }
+        // the status is told also after a failure: it says what is waited for
+        self.report(&pass).await?;
+        acted?;
+        let now = sources.clock.now();
+        Ok(pass.plan.wake.map(|moment| {
+            let wait = Duration::try_from(moment.duration_since(now)).unwrap_or_default();
+            wait.max(SHORTEST_WAIT)
+        }))
+    }
+
+    /// Writes the status if it differs, and an event when the summary's reason changed.
+    async fn report(&self, pass: &Pass) -> Result<(), Failure> {
+        let Some(status) = &pass.plan.status else { return Ok(()) };
+        let status = without_nulls(status);
+        if status == without_nulls(&pass.status) {
+            return Ok(());
+        }
+        self.actor.status(&pass.of, &status).await?;
+        let (before, after) = (ready(&pass.status), ready(&status));
+        if let Some(after) = after.filter(|a| before.as_ref().map(|b| &b.reason) != Some(&a.reason)) {
+            self.tell(pass, after).await;
+        }
+        Ok(())
+    }
+
+    async fn tell(&self, pass: &Pass, summary: Summary) {
+        let resource = resource(pass.of.kind);
+        let reference = ObjectReference {
+            api_version: Some(resource.api_version),
+            kind: Some(resource.kind),
+            name: Some(pass.of.name.clone()),
+            namespace: Some(pass.of.namespace.clone()).filter(|n| !n.is_empty()),
+            uid: Some(pass.uid.clone()),
+            ..ObjectReference::default()
+        };
+        let event = Event {
+            type_: if is_trouble(&summary.reason) { EventType::Warning } else { EventType::Normal },
+            reason: summary.reason,
+            note: Some(summary.message).filter(|m| !m.is_empty()),
+            action: "Reconcile".into(),
+            secondary: None,
+        };
+        if let Err(error) = self.recorder.publish(&event, &reference).await {
+            // a namespace on its way out takes no events
+            tracing::debug!(of = %pass.of, %error, "event not told");
+        }
+    }
+}
+
+/// Reasons that somebody should act on.
+fn is_trouble(reason: &str) -> bool {
+    const TROUBLE: &[&str] = &[
+        "LeaseFull",
+        "LeaseEnded",
+        "VMFailed",
+        "VMUnknown",
+        "HostUnreachable",
+        "WipeFailed",
+        "ChassisQuarantined",
+        "DoesNotFit",
+        "ClassNotFound",
+        "NotFound",
+        "NotAGolden",
+        "NodeNotReady",
+        "QuotaStuck",
+        "ReattachFailed",
+        "SerialMismatch",
+        "ForeignVM",
+        "Differs",
+        "Broken",
+        "ChassisMissing",
+        "PlaceholderRefused",
+        "ChassisRetired",
+        "KeychainLocked",
+        "EntitlementMissing",
+    ];
+    TROUBLE.contains(&reason)
+}
+
+struct Summary {
+    reason: String,
+    message: String,
+}
+
+fn ready(status: &Value) -> Option<Summary> {
+    let ready = status.get("conditions")?.as_array()?.iter().find(|c| c["type"] == "Ready")?;
+    Some(Summary {
+        reason: ready["reason"].as_str()?.to_owned(),
+        message: ready["message"].as_str().unwrap_or_default().to_owned(),
+    })
+}
+
+/// A status as it is sent: what is null is left out.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => Value::Object(
+            map.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k.clone(), without_nulls(v))).collect(),
+        ),
+        Value::Array(items) => Value::Array(items.iter().map(without_nulls).collect()),
+        other => other.clone(),
+    }
+}
