@@ -1,0 +1,305 @@
+//! What the rules ask for, read when they ask.
+//!
+//! Reads are consistent (no `resourceVersion`: the API server answers from its cache only once that has caught up),
+//! so that a person who creates two instances and then a third is refused the third whoever serves them. What can
+//! run side by side does; what cannot change, or only in a way that costs nothing, may come from a [`Catalogue`].
+//! A read that fails or takes too long is [`Seen::Unknown`], and the rule that asked refuses.
+
+use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use k8s_openapi::{NamespaceResourceScope, jiff::Timestamp};
+use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
+use macrack_api::{
+    InstanceClass, MacNode, MacNodeClass, MacNodeLease, MacOSImage, MacOSInstance,
+    image::macos_image::MacOSImagePhase, names,
+};
+use macrack_core::{
+    admit::{class, image, instance, lease},
+    seen::Seen,
+};
+use serde::de::DeserializeOwned;
+
+/// Where facts come from.
+pub trait FactSource: Send + Sync + 'static {
+    /// For the creation of a MacOSInstance.
+    fn instance(
+        &self,
+        instance: MacOSInstance,
+        now: Timestamp,
+    ) -> impl Future<Output = instance::Facts> + Send;
+    /// For the creation or change of a MacNodeLease.
+    fn lease(
+        &self,
+        lease: MacNodeLease,
+        old: Option<MacNodeLease>,
+    ) -> impl Future<Output = lease::Facts> + Send;
+    /// For the creation or change of a MacOSImage.
+    fn image(
+        &self,
+        image: MacOSImage,
+        old: Option<MacOSImage>,
+    ) -> impl Future<Output = image::Facts> + Send;
+    /// For the creation of an InstanceClass.
+    fn instance_class(
+        &self,
+        class: InstanceClass,
+    ) -> impl Future<Output = class::InstanceFacts> + Send;
+    /// For the creation or change of a MacNodeClass.
+    fn node_class(&self, class: MacNodeClass) -> impl Future<Output = class::NodeFacts> + Send;
+}
+
+/// Looks one up by name in a cache; None sends the question to the API server.
+pub type Lookup<K> = Arc<dyn Fn(&str) -> Option<Arc<K>> + Send + Sync>;
+
+/// Caches of what an admin writes, if the operator has them anyway: they save the API server three reads of five.
+///
+/// A stale answer is harmless: an InstanceClass is immutable, an image counts only when it is Ready (and is
+/// immutable from then on), and of a MacNodeClass the operator asks again before it gives a slot.
+#[derive(Clone, Default)]
+pub struct Catalogue {
+    /// By name.
+    pub instance_class: Option<Lookup<InstanceClass>>,
+    /// By name.
+    pub node_class: Option<Lookup<MacNodeClass>>,
+    /// By name.
+    pub image: Option<Lookup<MacOSImage>>,
+}
+
+/// Facts from the API server.
+#[derive(Clone)]
+pub struct ApiFacts {
+    client: Client,
+    catalogue: Catalogue,
+}
+
+/// How long one read may take: two in a row still leave the API server time to hear our refusal before its own
+/// five seconds are over.
+const READ: Duration = Duration::from_millis(1800);
+
+/// Largest list in one answer; longer ones are read in parts.
+const PAGE: u32 = 1000;
+
+impl ApiFacts {
+    /// By this client, which needs to read MacRack's kinds.
+    pub fn new(client: Client) -> Self {
+        Self {
+            client,
+            catalogue: Catalogue::default(),
+        }
+    }
+
+    /// With caches at hand.
+    #[must_use]
+    pub fn with_catalogue(mut self, catalogue: Catalogue) -> Self {
+        self.catalogue = catalogue;
+        self
+    }
+
+    fn cluster<K: Resource<DynamicType = ()>>(&self) -> Api<K>
+    where
+        K: Resource<Scope = kube::core::ClusterResourceScope>,
+    {
+        Api::all(self.client.clone())
+    }
+
+    fn within<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(
+        &self,
+        namespace: &str,
+    ) -> Api<K> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    async fn instance_class(&self, name: &str) -> Seen<InstanceClass> {
+        match self
+            .catalogue
+            .instance_class
+            .as_ref()
+            .and_then(|lookup| lookup(name))
+        {
+            Some(class) => Seen::Present((*class).clone()),
+            None => get(&self.cluster(), name).await,
+        }
+    }
+
+    async fn node_class(&self, name: &str) -> Seen<MacNodeClass> {
+        match self
+            .catalogue
+            .node_class
+            .as_ref()
+            .and_then(|lookup| lookup(name))
+        {
+            Some(class) => Seen::Present((*class).clone()),
+            None => get(&self.cluster(), name).await,
+        }
+    }
+
+    async fn image_of(&self, name: &str) -> Seen<MacOSImage> {
+        let cached = self
+            .catalogue
+            .image
+            .as_ref()
+            .and_then(|lookup| lookup(name));
+        let ready = |image: &MacOSImage| {
+            image.status.as_ref().and_then(|s| s.phase) == Some(MacOSImagePhase::Ready)
+                && image.metadata.deletion_timestamp.is_none()
+        };
+        match cached.filter(|image| ready(image)) {
+            Some(image) => Seen::Present((*image).clone()),
+            None => get(&self.cluster(), name).await,
+        }
+    }
+}
+
+impl FactSource for ApiFacts {
+    async fn instance(&self, instance: MacOSInstance, now: Timestamp) -> instance::Facts {
+        let namespace = instance.namespace().unwrap_or_default();
+        let spec = &instance.spec;
+        let leases: Api<MacNodeLease> = self.within(&namespace);
+        let instances: Api<MacOSInstance> = self.within(&namespace);
+        let of_the_lease =
+            ListParams::default().fields(&format!("spec.leaseName={}", spec.lease_name));
+        let (lease, others, class, image) = tokio::join!(
+            get(&leases, &spec.lease_name),
+            list(&instances, of_the_lease),
+            self.instance_class(&spec.instance_class_name),
+            self.image_of(&spec.image_name),
+        );
+        let node_class = async {
+            match &lease {
+                Seen::Present(lease) => self.node_class(&lease.spec.node_class_name).await,
+                Seen::Absent => Seen::Absent,
+                Seen::Unknown(why) => Seen::Unknown(why.clone()),
+            }
+        };
+        let mut classes = BTreeMap::from([(spec.instance_class_name.clone(), class)]);
+        let mut wanted: Vec<String> = others
+            .present()
+            .into_iter()
+            .flatten()
+            .map(|i| i.spec.instance_class_name.clone())
+            .collect();
+        wanted.sort();
+        wanted.dedup();
+        wanted.retain(|name| !classes.contains_key(name));
+        let of_others = join_all(wanted.iter().map(|name| self.instance_class(name)));
+        let (node_class, of_others) = tokio::join!(node_class, of_others);
+        classes.extend(wanted.iter().cloned().zip(of_others));
+        instance::Facts {
+            instance,
+            now,
+            lease,
+            others,
+            classes,
+            node_class,
+            image,
+        }
+    }
+
+    async fn lease(&self, lease: MacNodeLease, old: Option<MacNodeLease>) -> lease::Facts {
+        let spec = &lease.spec;
+        let chassis = async {
+            match &spec.serial {
+                Some(serial) => get::<MacNode>(&self.cluster(), &names::mac_node(serial)).await,
+                None => Seen::Absent,
+            }
+        };
+        let images = join_all(
+            spec.prefetch_image_names
+                .iter()
+                .map(|name| async move { (name.clone(), self.image_of(name).await.map(|_| ())) }),
+        );
+        let (class, chassis, images) =
+            tokio::join!(self.node_class(&spec.node_class_name), chassis, images);
+        lease::Facts {
+            lease,
+            old,
+            class,
+            chassis,
+            images,
+        }
+    }
+
+    async fn image(&self, image: MacOSImage, old: Option<MacOSImage>) -> image::Facts {
+        let images: Api<MacOSImage> = self.cluster();
+        let leases: Api<MacNodeLease> = Api::all(self.client.clone());
+        let (others, leases) = tokio::join!(
+            list(&images, ListParams::default()),
+            list(&leases, ListParams::default())
+        );
+        let tenants =
+            leases.map(|leases| leases.iter().filter_map(ResourceExt::namespace).collect());
+        image::Facts {
+            image,
+            old,
+            others,
+            tenants,
+        }
+    }
+
+    async fn instance_class(&self, class: InstanceClass) -> class::InstanceFacts {
+        let node_classes = list(&self.cluster(), ListParams::default()).await;
+        class::InstanceFacts {
+            class,
+            node_classes,
+        }
+    }
+
+    async fn node_class(&self, class: MacNodeClass) -> class::NodeFacts {
+        let instance_classes = list(&self.cluster(), ListParams::default()).await;
+        class::NodeFacts {
+            class,
+            instance_classes,
+        }
+    }
+}
+
+async fn get<K>(api: &Api<K>, name: &str) -> Seen<K>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    match in_time(api.get_opt(name)).await {
+        Ok(found) => found.into(),
+        Err(why) => Seen::Unknown(why),
+    }
+}
+
+async fn list<K>(api: &Api<K>, params: ListParams) -> Seen<Vec<K>>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let mut params = params.limit(PAGE);
+    let whole = async {
+        let mut items = Vec::new();
+        loop {
+            let page = api.list(&params).await?;
+            items.extend(page.items);
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(items),
+            }
+        }
+    };
+    match in_time(whole).await {
+        Ok(items) => Seen::Present(items),
+        Err(why) => Seen::Unknown(why),
+    }
+}
+
+/// The answer, or why there is none, in words that a tenant may read: no addresses, no names of other objects.
+async fn in_time<T>(read: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
+    match tokio::time::timeout(READ, read).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(e)) => {
+            tracing::warn!(error = %e, "a fact for admission could not be read");
+            Err(match &e {
+                kube::Error::Api(status) => {
+                    format!("the API server answered {} {}", status.code, status.reason)
+                }
+                kube::Error::SerdeError(_) => "what is stored does not read".to_owned(),
+                _ => "the API server did not answer".to_owned(),
+            })
+        }
+        Err(_) => Err(format!("no answer within {:.1} s", READ.as_secs_f32())),
+    }
+}
