@@ -85,9 +85,7 @@ pub enum Verdict {
 
 /// Decides.
 pub fn decide(phase: Phase, input: Input) -> Verdict {
-    use Action::{
-        AskGuest, Nothing, PressPowerButton, PullPlug, SetDeadline, SetDeadlineAndAskGuest,
-    };
+    use Action::{AskGuest, Nothing, PressPowerButton, PullPlug, SetDeadline, SetDeadlineAndAskGuest};
     use Input as I;
     use Phase as P;
     use StopCause as C;
@@ -104,15 +102,11 @@ pub fn decide(phase: Phase, input: Input) -> Verdict {
 
         (P::Starting, I::Started) => Admit(P::Running, Nothing),
         (P::StartingToStop, I::Started) => Admit(P::AskingGuest, AskGuest),
-        (P::Starting | P::StartingToStop, I::StartFailed) => {
-            Admit(P::Ended(C::StartFailed), Nothing)
-        }
+        (P::Starting | P::StartingToStop, I::StartFailed) => Admit(P::Ended(C::StartFailed), Nothing),
         // a start that hangs is left behind: the VM, if it ever was one, ends with this process
         (P::StartingToStop, I::GraceOver) => Admit(P::Ended(C::Forced), Nothing),
 
-        (P::AskingGuest, I::GuestUnasked | I::HalfGraceOver) => {
-            Admit(P::AskingHypervisor, PressPowerButton)
-        }
+        (P::AskingGuest, I::GuestUnasked | I::HalfGraceOver) => Admit(P::AskingHypervisor, PressPowerButton),
         (P::AskingGuest | P::AskingHypervisor, I::GraceOver) => Admit(P::Forcing, PullPlug),
         (P::Forcing, I::ForceFailed) => Admit(P::Ended(C::Forced), Nothing),
 
@@ -123,15 +117,7 @@ pub fn decide(phase: Phase, input: Input) -> Verdict {
         (P::Forcing, I::GuestStopped | I::Crashed) => Admit(P::Ended(C::Forced), Nothing),
         (_, I::Crashed) => Admit(P::Ended(C::Crashed), Nothing),
 
-        (
-            _,
-            I::Started
-            | I::StartFailed
-            | I::GuestUnasked
-            | I::HalfGraceOver
-            | I::GraceOver
-            | I::ForceFailed,
-        ) => Ignore,
+        (_, I::Started | I::StartFailed | I::GuestUnasked | I::HalfGraceOver | I::GraceOver | I::ForceFailed) => Ignore,
     }
 }
 
@@ -141,10 +127,7 @@ impl Phase {
         match self {
             Phase::Starting => VmState::Starting,
             Phase::Running => VmState::Running,
-            Phase::StartingToStop
-            | Phase::AskingGuest
-            | Phase::AskingHypervisor
-            | Phase::Forcing => VmState::Stopping,
+            Phase::StartingToStop | Phase::AskingGuest | Phase::AskingHypervisor | Phase::Forcing => VmState::Stopping,
             Phase::Ended(StopCause::Crashed | StopCause::StartFailed) => VmState::Failed,
             Phase::Ended(_) => VmState::Stopped,
         }
@@ -224,10 +207,7 @@ mod tests {
                     phase = next;
                 }
             }
-            assert!(
-                matches!(phase, Phase::Ended(_)),
-                "{start:?} is stuck in {phase:?}"
-            );
+            assert!(matches!(phase, Phase::Ended(_)), "{start:?} is stuck in {phase:?}");
         }
     }
 

@@ -11,9 +11,7 @@ const MIB: u64 = 1024 * 1024;
 /// The description in `dir`, if it holds the rules. `handed` says that the guest has acknowledged its
 /// first-boot script in an earlier run, after which the script is gone.
 pub fn load(dir: &VmDir, handed: bool) -> Result<VmDescription, VmError> {
-    let description = dir
-        .read_description()
-        .map_err(|error| invalid(error.to_string()))?;
+    let description = dir.read_description().map_err(|error| invalid(error.to_string()))?;
     check(dir, &description)?;
     if description.first_boot && !handed {
         check_script(dir)?;
@@ -26,16 +24,11 @@ fn check(dir: &VmDir, description: &VmDescription) -> Result<(), VmError> {
     let file = file.display();
     let named = dir.path().file_name().and_then(|name| name.to_str());
     if named != Some(description.uid.as_str()) {
-        return Err(invalid(format!(
-            "{file}: uid {:?} is not the name of its directory",
-            description.uid
-        )));
+        return Err(invalid(format!("{file}: uid {:?} is not the name of its directory", description.uid)));
     }
     for (field, name) in [("disk", &description.disk), ("aux", &description.aux)] {
         if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
-            return Err(invalid(format!(
-                "{file}: {field} {name:?} is not the name of a file in this directory"
-            )));
+            return Err(invalid(format!("{file}: {field} {name:?} is not the name of a file in this directory")));
         }
     }
     if description.cpu_cores == 0 {
@@ -56,10 +49,7 @@ fn check(dir: &VmDir, description: &VmDescription) -> Result<(), VmError> {
 fn check_script(dir: &VmDir) -> Result<(), VmError> {
     let path = dir.first_boot();
     let text = fs::read_to_string(&path).map_err(|error| {
-        invalid(format!(
-            "{}: {error}; vm.json says firstBoot, so the script must lie there",
-            path.display()
-        ))
+        invalid(format!("{}: {error}; vm.json says firstBoot, so the script must lie there", path.display()))
     })?;
     if text.len() > MAX_SCRIPT {
         return Err(invalid(format!(

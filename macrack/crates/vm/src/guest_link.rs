@@ -93,11 +93,8 @@ impl<P: GuestPort> GuestLink<P> {
                     if self.tell(News::NotHeard(reason)).await.is_err() {
                         return;
                     }
-                    distrust_wait = if began.elapsed() >= HONEST {
-                        FIRST_WAIT
-                    } else {
-                        (distrust_wait * 2).min(DISTRUST_WAIT)
-                    };
+                    distrust_wait =
+                        if began.elapsed() >= HONEST { FIRST_WAIT } else { (distrust_wait * 2).min(DISTRUST_WAIT) };
                     distrust_wait
                 }
                 Ok(Err(_)) | Err(_) => {
@@ -148,9 +145,7 @@ impl<P: GuestPort> GuestLink<P> {
             FirstBootOrder::Handed => {}
         }
         let ended = self.hold(&mut conversation).await;
-        if conversation.asks(Question::Shutdown)
-            && self.tell(News::ShutdownAsked(false)).await.is_err()
-        {
+        if conversation.asks(Question::Shutdown) && self.tell(News::ShutdownAsked(false)).await.is_err() {
             return Ok(());
         }
         ended
@@ -264,8 +259,7 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Conversation<S> {
     }
 
     fn asks(&self, question: Question) -> bool {
-        self.questions.contains(&question)
-            || self.open.is_some_and(|open| open.question == question)
+        self.questions.contains(&question) || self.open.is_some_and(|open| open.question == question)
     }
 
     /// What a reply means. One that answers nothing that was asked ends the conversation.
@@ -312,9 +306,5 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Conversation<S> {
 }
 
 fn bounded(words: &str) -> String {
-    words
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(MAX_REASON)
-        .collect()
+    words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_REASON).collect()
 }

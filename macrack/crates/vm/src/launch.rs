@@ -45,10 +45,7 @@ pub fn spawn(binary: &Path, dir: &Path) -> io::Result<u32> {
     }
     let said = String::from_utf8_lossy(&launcher.stdout);
     said.trim().parse().map_err(|_| {
-        let message = format!(
-            "{} launch said {said:?}, not a process id",
-            binary.display()
-        );
+        let message = format!("{} launch said {said:?}, not a process id", binary.display());
         io::Error::new(io::ErrorKind::InvalidData, message)
     })
 }
@@ -60,17 +57,9 @@ pub fn spawn(binary: &Path, dir: &Path) -> io::Result<u32> {
 pub fn launch(dir: &Path) -> io::Result<u32> {
     let dir = VmDir::new(dir.canonicalize()?);
     rustix::process::setsid()?;
-    let log = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(dir.log())?;
+    let log = OpenOptions::new().create(true).append(true).mode(0o600).open(dir.log())?;
     let mut child = Command::new(std::env::current_exe()?)
-        .args([
-            OsStr::new("run"),
-            OsStr::new("--dir"),
-            dir.path().as_os_str(),
-        ])
+        .args([OsStr::new("run"), OsStr::new("--dir"), dir.path().as_os_str()])
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

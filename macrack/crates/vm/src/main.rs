@@ -46,11 +46,7 @@ struct Run {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .with_ansi(false)
-        .init();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false).init();
     match cli.verb {
         Verb::Launch { dir } => match macrack_vm::launch::launch(&dir) {
             Ok(pid) => {

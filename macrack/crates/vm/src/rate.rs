@@ -19,10 +19,7 @@ pub struct Rate {
 impl Rate {
     /// A full bucket.
     pub fn new(now: Instant) -> Self {
-        Rate {
-            left: BURST,
-            counted_from: now,
-        }
+        Rate { left: BURST, counted_from: now }
     }
 
     /// Takes one message out; false when there is none left.
@@ -62,9 +59,6 @@ mod tests {
         let start = Instant::now();
         let mut rate = Rate::new(start);
         let later = start + Duration::from_secs(365 * 86_400);
-        assert_eq!(
-            (0..BURST + 10).filter(|_| rate.spend(later)).count(),
-            BURST as usize
-        );
+        assert_eq!((0..BURST + 10).filter(|_| rate.spend(later)).count(), BURST as usize);
     }
 }

@@ -21,12 +21,15 @@ use macrack_wire::{ErrorClass, StopCause, VmDescription, VmDir, VmError, VmRepor
 use rustix::fs::Mode;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 /// The grace of a stop by signal: launchd kills a job 20 seconds after it asked it to end.
 const SIGNAL_GRACE: Duration = Duration::from_secs(15);
 /// How long peers may take to read the last report.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long a start waits for the process of an ended run to be gone, and how often it looks.
+const OWNER_GOES: Duration = Duration::from_secs(5);
+const OWNER_RETRY: Duration = Duration::from_millis(10);
 /// The longest path of a unix socket: `sun_path` of Darwin has 104 bytes with its NUL.
 const MAX_SOCKET_PATH: usize = 103;
 
@@ -34,9 +37,7 @@ const FORCED: u8 = 3;
 
 pub(crate) fn main(dir: PathBuf, guest: Option<PathBuf>) -> ExitCode {
     rustix::process::umask(Mode::from_raw_mode(0o077));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ended = match runtime {
         Ok(runtime) => runtime.block_on(run(&dir, guest)),
         Err(error) => Err(error),
@@ -66,7 +67,7 @@ async fn run(dir: &Path, guest: Option<PathBuf>) -> io::Result<ExitCode> {
             !dir.first_boot().exists()
         }
     };
-    let (description, hypervisor) = match prepare(&dir, handed, guest) {
+    let (description, hypervisor) = match prepare(&dir, handed, guest).await {
         Ok(prepared) => prepared,
         Err(error) => return refuse(&dir, first, error, handed).await,
     };
@@ -106,24 +107,32 @@ fn say_listening() {
     }
 }
 
-fn prepare(
-    dir: &VmDir,
-    handed: bool,
-    guest: PathBuf,
-) -> Result<(VmDescription, SimulatedVm), VmError> {
+async fn prepare(dir: &VmDir, handed: bool, guest: PathBuf) -> Result<(VmDescription, SimulatedVm), VmError> {
     let description = description::load(dir, handed)?;
     let hypervisor = SimulatedVm::new(dir.clone(), description.clone(), guest)?;
-    hypervisor.validate()?;
-    Ok((description, hypervisor))
+    let patience = Instant::now() + OWNER_GOES;
+    loop {
+        match hypervisor.validate() {
+            Ok(()) => return Ok((description, hypervisor)),
+            Err(error)
+                if error.class == ErrorClass::AlreadyRunning && owner_is_going(dir) && Instant::now() < patience =>
+            {
+                // nothing tells when a hypervisor's lock is given back
+                sleep(OWNER_RETRY).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Whether the process that runs this VM has said its last word, and only has to end.
+fn owner_is_going(dir: &VmDir) -> bool {
+    let last = dir.read_state();
+    last.is_ok_and(|last| last.is_some_and(|last| last.report.state.is_final()))
 }
 
 /// Ends before anything ran. If the VM runs in another process, the directory is that one's to write.
-async fn refuse(
-    dir: &VmDir,
-    first: VmReport,
-    error: VmError,
-    handed: bool,
-) -> io::Result<ExitCode> {
+async fn refuse(dir: &VmDir, first: VmReport, error: VmError, handed: bool) -> io::Result<ExitCode> {
     tracing::error!(%error, class = ?error.class, "the VM cannot be started");
     // a description that became unreadable under a running VM is no reason to write over its state
     let served = connect(&dir.socket(), LAST_WORDS).await.is_ok();
@@ -137,8 +146,7 @@ async fn refuse(
 /// Binds the control socket. The one that an earlier, killed run left behind is in the way: this process
 /// holds the aux storage, so nobody serves it.
 fn listen(socket: &Path) -> io::Result<UnixListener> {
-    let named =
-        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", socket.display()));
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", socket.display()));
     let length = socket.as_os_str().as_bytes().len();
     if length > MAX_SOCKET_PATH {
         return Err(io::Error::new(

@@ -12,9 +12,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use macrack_wire::classify::MACRACK_DOMAIN;
-use macrack_wire::{
-    GuestReport, LastState, Refusal, StopCause, VmDescription, VmDir, VmError, VmReport, VmState,
-};
+use macrack_wire::{GuestReport, LastState, Refusal, StopCause, VmDescription, VmDir, VmError, VmReport, VmState};
 use tokio::sync::{mpsc, watch};
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -64,12 +62,7 @@ pub fn first_report(uid: &str, now: Timestamp) -> VmReport {
 }
 
 /// Writes that the VM never ran.
-pub fn write_start_failure(
-    dir: &VmDir,
-    first: VmReport,
-    error: VmError,
-    first_boot_handed: bool,
-) -> io::Result<()> {
+pub fn write_start_failure(dir: &VmDir, first: VmReport, error: VmError, first_boot_handed: bool) -> io::Result<()> {
     dir.write_state(&LastState {
         report: VmReport {
             state: VmState::Failed,
@@ -83,12 +76,7 @@ pub fn write_start_failure(
 
 impl<H: Hypervisor> Vm<H> {
     /// The owner of a VM whose hypervisor has validated it, and the service through which it is asked.
-    pub fn new(
-        dir: VmDir,
-        hypervisor: H,
-        first: VmReport,
-        first_boot_handed: bool,
-    ) -> (Self, VmService) {
+    pub fn new(dir: VmDir, hypervisor: H, first: VmReport, first_boot_handed: bool) -> (Self, VmService) {
         let (reports, seen) = watch::channel(first.clone());
         let (orders, stops) = mpsc::channel(QUEUE);
         let vm = Vm {
@@ -106,10 +94,7 @@ impl<H: Hypervisor> Vm<H> {
             stops,
             shutdowns: None,
         };
-        let service = VmService {
-            reports: seen,
-            stops: orders,
-        };
+        let service = VmService { reports: seen, stops: orders };
         (vm, service)
     }
 
@@ -177,12 +162,7 @@ impl<H: Hypervisor> Vm<H> {
             (true, false) => FirstBootOrder::Script(self.dir.first_boot()),
             (true, true) => FirstBootOrder::Handed,
         };
-        let link = GuestLink {
-            port: self.hypervisor.guest_port(),
-            first_boot,
-            news,
-            shutdowns,
-        };
+        let link = GuestLink { port: self.hypervisor.guest_port(), first_boot, news, shutdowns };
         tokio::spawn(link.run());
     }
 
@@ -249,9 +229,7 @@ impl<H: Hypervisor> Vm<H> {
 
     fn halve_grace(&mut self) {
         let now = Instant::now();
-        self.half_grace = self
-            .grace
-            .map(|grace| now + grace.saturating_duration_since(now) / 2);
+        self.half_grace = self.grace.map(|grace| now + grace.saturating_duration_since(now) / 2);
     }
 
     fn hear(&mut self, news: News) -> Option<Input> {
@@ -289,10 +267,7 @@ impl<H: Hypervisor> Vm<H> {
 
     /// Writes `state.json`, then publishes. A disk that is full must not take the VM down with it.
     fn record(&self) -> bool {
-        let state = LastState {
-            report: self.report(),
-            first_boot_handed: self.first_boot_handed,
-        };
+        let state = LastState { report: self.report(), first_boot_handed: self.first_boot_handed };
         let written = self.dir.write_state(&state);
         if let Err(error) = &written {
             tracing::error!(%error, "the state cannot be written");

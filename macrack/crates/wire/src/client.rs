@@ -35,20 +35,10 @@ where
     R: DeserializeOwned,
 {
     /// Greets the peer over `stream`; `limits.patience` is also how long every answer may take.
-    pub async fn greet(
-        stream: S,
-        limits: Limits,
-        ours: Role,
-        expected: Role,
-    ) -> Result<Self, WireError> {
+    pub async fn greet(stream: S, limits: Limits, ours: Role, expected: Role) -> Result<Self, WireError> {
         let mut link = Link::new(stream, limits);
         let peer = greet(&mut link, ours, expected).await?;
-        Ok(Client {
-            link,
-            peer,
-            last_id: 0,
-            speaks: PhantomData,
-        })
+        Ok(Client { link, peer, last_id: 0, speaks: PhantomData })
     }
 
     /// Who answered.
@@ -84,14 +74,9 @@ where
 fn settle<R>(reply: Reply<R>, id: u64) -> Result<R, WireError> {
     match reply.body {
         // a refusal without an id is about the connection, so about the only request on it
-        Body::Error(refusal) if reply.id.is_none_or(|found| found == id) => {
-            Err(WireError::Refused(refusal))
-        }
+        Body::Error(refusal) if reply.id.is_none_or(|found| found == id) => Err(WireError::Refused(refusal)),
         Body::Report(report) | Body::Event(report) if reply.id == Some(id) => Ok(report),
-        _ => Err(WireError::OutOfOrder {
-            expected: id,
-            found: reply.id,
-        }),
+        _ => Err(WireError::OutOfOrder { expected: id, found: reply.id }),
     }
 }
 
@@ -128,10 +113,7 @@ impl VmClient {
     /// Turns this connection into a stream of reports.
     pub async fn watch(mut self) -> Result<VmWatch, WireError> {
         let id = self.client.send(VmVerb::Watch).await?;
-        Ok(VmWatch {
-            client: self.client,
-            id,
-        })
+        Ok(VmWatch { client: self.client, id })
     }
 }
 
@@ -157,13 +139,7 @@ impl VmWatch {
 pub async fn connect(path: &Path, patience: Duration) -> Result<UnixStream, WireError> {
     match timeout(patience, UnixStream::connect(path)).await {
         Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(source)) => Err(WireError::Connect {
-            path: path.to_owned(),
-            source,
-        }),
-        Err(_) => Err(WireError::Timeout {
-            what: "a connection to the socket",
-            after: patience,
-        }),
+        Ok(Err(source)) => Err(WireError::Connect { path: path.to_owned(), source }),
+        Err(_) => Err(WireError::Timeout { what: "a connection to the socket", after: patience }),
     }
 }

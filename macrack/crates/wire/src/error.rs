@@ -45,9 +45,7 @@ pub enum WireError {
         why: String,
     },
     /// The peer speaks another major protocol. Names both sides, so that it is known which to upgrade.
-    #[error(
-        "{ours} and {theirs} do not understand each other: upgrade the one with the lower protocol"
-    )]
+    #[error("{ours} and {theirs} do not understand each other: upgrade the one with the lower protocol")]
     Protocol {
         /// This side.
         ours: Hello,

@@ -50,10 +50,7 @@ pub fn decode(buffer: &mut BytesMut, limit: usize) -> Result<Option<Bytes>, Fram
 
 /// Appends one frame to `buffer`.
 pub fn encode(body: &[u8], limit: usize, buffer: &mut BytesMut) -> Result<(), FrameError> {
-    let too_long = FrameError::TooLong {
-        announced: body.len(),
-        limit,
-    };
+    let too_long = FrameError::TooLong { announced: body.len(), limit };
     if body.len() > limit {
         return Err(too_long);
     }

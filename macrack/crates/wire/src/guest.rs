@@ -60,10 +60,7 @@ pub enum FirstBoot {
 impl FirstBoot {
     /// Whether nothing more happens and nothing went wrong.
     pub fn is_satisfied(&self) -> bool {
-        matches!(
-            self,
-            FirstBoot::NotNeeded | FirstBoot::Done { exit_code: 0 }
-        )
+        matches!(self, FirstBoot::NotNeeded | FirstBoot::Done { exit_code: 0 })
     }
 }
 
@@ -95,10 +92,7 @@ impl GuestReport {
     /// The report, if it keeps within the bounds that are given to guests.
     pub fn believe(self) -> Result<Self, WireError> {
         bounded("agentVersion", &self.agent_version, MAX_VERSION)?;
-        for (field, text) in [
-            ("osVersion", &self.os_version),
-            ("xcodeVersion", &self.xcode_version),
-        ] {
+        for (field, text) in [("osVersion", &self.os_version), ("xcodeVersion", &self.xcode_version)] {
             if let Some(text) = text {
                 bounded(field, text, MAX_VERSION)?;
             }
@@ -123,15 +117,10 @@ impl GuestReport {
 
 fn bounded(field: &str, text: &str, limit: usize) -> Result<(), WireError> {
     if text.len() > limit {
-        return Err(WireError::OutOfBounds(format!(
-            "{field} is {} bytes long, at most {limit} are taken",
-            text.len()
-        )));
+        return Err(WireError::OutOfBounds(format!("{field} is {} bytes long, at most {limit} are taken", text.len())));
     }
     if text.chars().any(char::is_control) {
-        return Err(WireError::OutOfBounds(format!(
-            "{field} holds control characters"
-        )));
+        return Err(WireError::OutOfBounds(format!("{field} holds control characters")));
     }
     Ok(())
 }

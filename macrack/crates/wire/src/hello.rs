@@ -53,21 +53,13 @@ pub struct Hello {
 impl Hello {
     /// What this build says of itself.
     pub fn of(role: Role) -> Self {
-        Hello {
-            protocol: PROTOCOL,
-            role,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-        }
+        Hello { protocol: PROTOCOL, role, version: env!("CARGO_PKG_VERSION").to_owned() }
     }
 }
 
 impl fmt::Display for Hello {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} {} (protocol {})",
-            self.role, self.version, self.protocol
-        )
+        write!(f, "{} {} (protocol {})", self.role, self.version, self.protocol)
     }
 }
 
@@ -100,9 +92,7 @@ where
     };
     if let Err(refusal) = judge(&ours, theirs.clone(), expected) {
         // the peer learns why; that it may already be gone changes nothing
-        let told = TurnedAway {
-            turned_away: refusal.to_string(),
-        };
+        let told = TurnedAway { turned_away: refusal.to_string() };
         if let Err(error) = link.send(&told).await {
             tracing::debug!(%error, "the peer left before it was told why");
         }
@@ -119,16 +109,10 @@ fn judge(ours: &Hello, theirs: Hello, expected: Role) -> Result<(), WireError> {
         )));
     }
     if theirs.protocol != ours.protocol {
-        return Err(WireError::Protocol {
-            ours: ours.clone(),
-            theirs,
-        });
+        return Err(WireError::Protocol { ours: ours.clone(), theirs });
     }
     if theirs.role != expected {
-        return Err(WireError::WrongRole {
-            expected,
-            found: theirs,
-        });
+        return Err(WireError::WrongRole { expected, found: theirs });
     }
     Ok(())
 }

@@ -97,9 +97,7 @@ impl VmDir {
 
 /// Reads a JSON file; an error names it and keeps its kind.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
-    let named = |kind, error: &dyn std::fmt::Display| {
-        io::Error::new(kind, format!("{}: {error}", path.display()))
-    };
+    let named = |kind, error: &dyn std::fmt::Display| io::Error::new(kind, format!("{}: {error}", path.display()));
     let bytes = fs::read(path).map_err(|error| named(error.kind(), &error))?;
     serde_json::from_slice(&bytes).map_err(|error| named(io::ErrorKind::InvalidData, &error))
 }
@@ -111,8 +109,7 @@ pub fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
 
 /// Writes a file, mode 0600, whole or not at all. One writer per file at a time.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let named =
-        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let beside = PathBuf::from(beside);

@@ -35,6 +35,5 @@ pub use link::Link;
 pub use message::{Refusal, RefusalKind};
 pub use serve::{Answer, Service, serve, serve_connection};
 pub use vm::{
-    Display, ErrorClass, LastState, MacAddress, StopCause, VmDescription, VmError, VmReport,
-    VmState, VmVerb,
+    Display, ErrorClass, LastState, MacAddress, StopCause, VmDescription, VmError, VmReport, VmState, VmVerb,
 };

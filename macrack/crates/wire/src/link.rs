@@ -27,16 +27,10 @@ pub struct Limits {
 impl Limits {
     /// The bounds of what both ends of `vm.sock`, and a guest on its port, read from us: only accidents
     /// need catching.
-    pub const VM: Limits = Limits {
-        frame: frame::MAX_FRAME,
-        patience: Duration::from_secs(10),
-    };
+    pub const VM: Limits = Limits { frame: frame::MAX_FRAME, patience: Duration::from_secs(10) };
 
     /// The bounds of what is read from a guest, which is untrusted.
-    pub const GUEST: Limits = Limits {
-        frame: frame::MAX_GUEST_FRAME,
-        patience: Duration::from_secs(5),
-    };
+    pub const GUEST: Limits = Limits { frame: frame::MAX_GUEST_FRAME, patience: Duration::from_secs(5) };
 
     /// The same bounds with another deadline.
     pub const fn patient(self, patience: Duration) -> Self {
@@ -58,13 +52,7 @@ pub struct Link<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> Link<S> {
     /// Frames `stream` within `limits`.
     pub fn new(stream: S, limits: Limits) -> Self {
-        Link {
-            stream,
-            limits,
-            incoming: BytesMut::new(),
-            outgoing: BytesMut::new(),
-            begun: None,
-        }
+        Link { stream, limits, incoming: BytesMut::new(), outgoing: BytesMut::new(), begun: None }
     }
 
     /// The bounds of this link.
@@ -74,10 +62,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Link<S> {
 
     /// Sends one frame. Not cancel-safe: a write that is dropped half way has broken the stream.
     pub async fn send<T: Serialize>(&mut self, message: &T) -> Result<(), WireError> {
-        let body = serde_json::to_vec(message).map_err(|error| WireError::Malformed {
-            what: "a message of this side",
-            why: error.to_string(),
-        })?;
+        let body = serde_json::to_vec(message)
+            .map_err(|error| WireError::Malformed { what: "a message of this side", why: error.to_string() })?;
         self.outgoing.clear();
         frame::encode(&body, frame::MAX_FRAME, &mut self.outgoing)?;
         let write = async {
@@ -129,10 +115,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Link<S> {
     }
 
     /// The next frame as `T`, where one is due within `patience`.
-    pub async fn receive_due<T: DeserializeOwned>(
-        &mut self,
-        what: &'static str,
-    ) -> Result<T, WireError> {
+    pub async fn receive_due<T: DeserializeOwned>(&mut self, what: &'static str) -> Result<T, WireError> {
         let after = self.limits.patience;
         let body = timeout(after, self.receive())
             .await
@@ -144,8 +127,5 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Link<S> {
 
 /// Reads one frame's body as `T`.
 pub fn parse<T: DeserializeOwned>(body: &[u8], what: &'static str) -> Result<T, WireError> {
-    serde_json::from_slice(body).map_err(|error| WireError::Malformed {
-        what,
-        why: error.to_string(),
-    })
+    serde_json::from_slice(body).map_err(|error| WireError::Malformed { what, why: error.to_string() })
 }

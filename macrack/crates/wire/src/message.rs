@@ -79,10 +79,7 @@ impl Refusal {
     /// A refusal; an overlong message is cut.
     pub fn new(kind: RefusalKind, message: impl Into<String>) -> Self {
         let message: String = message.into();
-        Refusal {
-            kind,
-            message: message.chars().take(MAX_REFUSAL).collect(),
-        }
+        Refusal { kind, message: message.chars().take(MAX_REFUSAL).collect() }
     }
 
     /// A refusal of something understood.
@@ -104,21 +101,12 @@ struct Head {
 }
 
 /// Reads a request; on failure, the id it had (if any) and what to answer.
-pub fn read_request<V: DeserializeOwned>(
-    body: &[u8],
-) -> Result<Request<V>, (Option<u64>, Refusal)> {
-    let head: Head = parse(body, "a request").map_err(|error| {
-        (
-            None,
-            Refusal::new(RefusalKind::Malformed, error.to_string()),
-        )
-    })?;
+pub fn read_request<V: DeserializeOwned>(body: &[u8]) -> Result<Request<V>, (Option<u64>, Refusal)> {
+    let head: Head =
+        parse(body, "a request").map_err(|error| (None, Refusal::new(RefusalKind::Malformed, error.to_string())))?;
     parse(body, "a request").map_err(|error| {
         let verb: String = head.verb.chars().take(64).collect();
         let message = format!("verb {verb:?}: {error}");
-        (
-            Some(head.id),
-            Refusal::new(RefusalKind::UnknownVerb, message),
-        )
+        (Some(head.id), Refusal::new(RefusalKind::UnknownVerb, message))
     })
 }

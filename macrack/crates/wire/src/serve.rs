@@ -140,10 +140,7 @@ where
     }
 }
 
-async fn answer<V: Service>(
-    service: &V,
-    body: &[u8],
-) -> Result<(u64, Answer), (Option<u64>, Refusal)> {
+async fn answer<V: Service>(service: &V, body: &[u8]) -> Result<(u64, Answer), (Option<u64>, Refusal)> {
     let request = read_request::<V::Verb>(body)?;
     match service.call(request.verb).await {
         Ok(answer) => Ok((request.id, answer)),

@@ -62,9 +62,7 @@ pub enum MacAddressError {
     #[error("{0:?} is no MAC address: six pairs of hexadecimal digits with colons are expected")]
     Form(String),
     /// Belongs to a manufacturer, or addresses a group.
-    #[error(
-        "{0} cannot be given to a VM: the first byte must say unicast and locally administered (as 02 does)"
-    )]
+    #[error("{0} cannot be given to a VM: the first byte must say unicast and locally administered (as 02 does)")]
     NotLocal(String),
 }
 
@@ -193,12 +191,7 @@ impl VmError {
     /// An error with its class derived from the rest.
     pub fn new(domain: &str, code: i64, message: impl Into<String>) -> Self {
         let message = message.into();
-        VmError {
-            domain: domain.to_owned(),
-            code,
-            class: classify(domain, code, &message),
-            message,
-        }
+        VmError { domain: domain.to_owned(), code, class: classify(domain, code, &message), message }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The frame codec against whatever a peer may send.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where its premise fails")]
+
 use macrack_wire::frame::{FrameError, HEADER, MAX_FRAME, decode, encode, truncation};
 use proptest::prelude::*;
 use tokio_util::bytes::BytesMut;
@@ -86,10 +88,7 @@ fn four_gigabytes_are_refused_by_their_announcement_alone() {
     let mut buffer = BytesMut::from(&u32::MAX.to_be_bytes()[..]);
     assert_eq!(
         decode(&mut buffer, MAX_FRAME),
-        Err(FrameError::TooLong {
-            announced: u32::MAX as usize,
-            limit: MAX_FRAME
-        })
+        Err(FrameError::TooLong { announced: u32::MAX as usize, limit: MAX_FRAME })
     );
     assert!(buffer.capacity() < 1024, "nothing was allocated for it");
 }
@@ -100,8 +99,5 @@ fn a_body_of_exactly_the_limit_passes_and_one_byte_more_does_not() {
     encode(&[b'x'; LIMIT], LIMIT, &mut wire).unwrap();
     assert_eq!(decode(&mut wire, LIMIT).unwrap().unwrap().len(), LIMIT);
     let refused = encode(&[b'x'; LIMIT + 1], LIMIT, &mut wire);
-    assert!(
-        matches!(refused, Err(FrameError::TooLong { .. })),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(FrameError::TooLong { .. })), "{refused:?}");
 }

@@ -1,6 +1,8 @@
 //! Both ends of a link against peers that are silent, slow, lying, truncated, repeated, reordered, or of
 //! another version. Time is paused: a test that would wait for ever fails at once.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where its premise fails")]
+
 use std::time::Duration;
 
 use macrack_wire::client::Client;
@@ -8,8 +10,8 @@ use macrack_wire::frame::MAX_FRAME;
 use macrack_wire::link::{Limits, Link};
 use macrack_wire::message::{Body, Reply};
 use macrack_wire::{
-    Answer, FirstBoot, GuestReport, GuestStage, GuestVerb, Hello, PROTOCOL, Refusal, Role, Service,
-    WireError, serve_connection,
+    Answer, FirstBoot, GuestReport, GuestStage, GuestVerb, Hello, PROTOCOL, Refusal, Role, Service, WireError,
+    serve_connection,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -77,9 +79,7 @@ async fn greeted_client() -> (GuestClient, Link<DuplexStream>) {
     let (ours, peer) = duplex(ROOM);
     let mut link = Link::new(peer, LIMITS);
     link.send(&Hello::of(Role::Guest)).await.unwrap();
-    let client = Client::greet(ours, LIMITS, Role::Vm, Role::Guest)
-        .await
-        .unwrap();
+    let client = Client::greet(ours, LIMITS, Role::Vm, Role::Guest).await.unwrap();
     let _: Hello = link.receive_due("hello").await.unwrap();
     (client, link)
 }
@@ -93,10 +93,7 @@ async fn ask_and_answer<T: Serialize>(answers: &[T]) -> Result<GuestReport, Wire
 }
 
 fn answer(id: u64, stage: GuestStage) -> Reply<GuestReport> {
-    Reply {
-        id: Some(id),
-        body: Body::Report(report(stage)),
-    }
+    Reply { id: Some(id), body: Body::Report(report(stage)) }
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,10 +109,7 @@ async fn a_silent_client_is_dropped_after_the_patience_of_the_link() {
 async fn a_silent_server_makes_greeting_and_asking_fail_in_time() {
     let (ours, _peer) = duplex(ROOM);
     let greeted = GuestClient::greet(ours, LIMITS, Role::Vm, Role::Guest).await;
-    assert!(
-        matches!(greeted, Err(WireError::Timeout { .. })),
-        "{greeted:?}"
-    );
+    assert!(matches!(greeted, Err(WireError::Timeout { .. })), "{greeted:?}");
 
     let (mut client, _peer) = greeted_client().await;
     let asked = client.ask(GuestVerb::Describe).await;
@@ -126,18 +120,14 @@ async fn a_silent_server_makes_greeting_and_asking_fail_in_time() {
 async fn an_idle_client_is_kept_for_a_day_and_a_drip_feeding_one_is_not() {
     let (mut link, served) = greeted_server().await;
     tokio::time::advance(Duration::from_secs(86_400)).await;
-    link.send(&json!({"id": 1, "verb": "Describe"}))
-        .await
-        .unwrap();
+    link.send(&json!({"id": 1, "verb": "Describe"})).await.unwrap();
     let _: Reply<GuestReport> = link.receive_due("a reply").await.unwrap();
     assert!(!served.is_finished());
 
     let (mut peer, served) = server();
     let drip = tokio::spawn(async move {
         let hello = serde_json::to_vec(&Hello::of(Role::Vm)).unwrap();
-        peer.write_all(&u32::try_from(hello.len()).unwrap().to_be_bytes())
-            .await
-            .unwrap();
+        peer.write_all(&u32::try_from(hello.len()).unwrap().to_be_bytes()).await.unwrap();
         for byte in hello {
             tokio::time::sleep(Duration::from_secs(1)).await;
             if peer.write_all(&[byte]).await.is_err() {
@@ -157,9 +147,9 @@ async fn a_client_that_never_reads_is_dropped_and_holds_up_nobody() {
     let service = Steady(watch::Sender::new(report(GuestStage::AgentStarting)));
     let served = tokio::spawn(async move { serve_connection(ours, &service, LIMITS).await });
     let mut wire = Vec::new();
-    for message in std::iter::once(serde_json::to_vec(&Hello::of(Role::Vm)).unwrap()).chain(
-        (0..64).map(|id| serde_json::to_vec(&json!({"id": id, "verb": "Describe"})).unwrap()),
-    ) {
+    for message in std::iter::once(serde_json::to_vec(&Hello::of(Role::Vm)).unwrap())
+        .chain((0..64).map(|id| serde_json::to_vec(&json!({"id": id, "verb": "Describe"})).unwrap()))
+    {
         wire.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
         wire.extend(message);
     }
@@ -173,11 +163,7 @@ async fn a_client_that_never_reads_is_dropped_and_holds_up_nobody() {
 async fn another_major_protocol_is_turned_away_with_both_named_on_both_sides() {
     let (peer, served) = server();
     let mut link = Link::new(peer, LIMITS);
-    let newer = Hello {
-        protocol: PROTOCOL + 1,
-        role: Role::Vm,
-        version: "9.9.9".into(),
-    };
+    let newer = Hello { protocol: PROTOCOL + 1, role: Role::Vm, version: "9.9.9".into() };
     link.send(&newer).await.unwrap();
     let theirs: Hello = link.receive_due("hello").await.unwrap();
     assert_eq!(theirs.protocol, PROTOCOL);
@@ -193,16 +179,9 @@ async fn another_major_protocol_is_turned_away_with_both_named_on_both_sides() {
 async fn a_client_that_is_turned_away_says_why_in_the_servers_words() {
     let (ours, peer) = duplex(ROOM);
     let mut link = Link::new(peer, LIMITS);
-    link.send(&json!({"turnedAway": "protocol 7 is spoken here"}))
-        .await
-        .unwrap();
-    let error = GuestClient::greet(ours, LIMITS, Role::Vm, Role::Guest)
-        .await
-        .unwrap_err();
-    assert!(
-        error.to_string().contains("protocol 7 is spoken here"),
-        "{error}"
-    );
+    link.send(&json!({"turnedAway": "protocol 7 is spoken here"})).await.unwrap();
+    let error = GuestClient::greet(ours, LIMITS, Role::Vm, Role::Guest).await.unwrap_err();
+    assert!(error.to_string().contains("protocol 7 is spoken here"), "{error}");
 }
 
 #[tokio::test]
@@ -211,22 +190,11 @@ async fn who_does_not_belong_at_the_other_end_is_turned_away() {
     let mut link = Link::new(peer, LIMITS);
     link.send(&Hello::of(Role::Agent)).await.unwrap();
     let error = served.await.unwrap().unwrap_err();
-    assert!(
-        matches!(
-            error,
-            WireError::WrongRole {
-                expected: Role::Vm,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, WireError::WrongRole { expected: Role::Vm, .. }), "{error}");
 
     let (peer, served) = server();
     let mut link = Link::new(peer, LIMITS);
-    link.send(&json!({"protocol": 1, "role": "vm", "version": "x".repeat(65)}))
-        .await
-        .unwrap();
+    link.send(&json!({"protocol": 1, "role": "vm", "version": "x".repeat(65)})).await.unwrap();
     let error = served.await.unwrap().unwrap_err();
     assert!(matches!(error, WireError::OutOfBounds(_)), "{error}");
 }
@@ -235,20 +203,9 @@ async fn who_does_not_belong_at_the_other_end_is_turned_away() {
 async fn requests_before_the_hello_are_not_read() {
     let (peer, served) = server();
     let mut link = Link::new(peer, LIMITS);
-    link.send(&json!({"id": 1, "verb": "Describe"}))
-        .await
-        .unwrap();
+    link.send(&json!({"id": 1, "verb": "Describe"})).await.unwrap();
     let error = served.await.unwrap().unwrap_err();
-    assert!(
-        matches!(
-            error,
-            WireError::Malformed {
-                what: "the peer's hello",
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, WireError::Malformed { what: "the peer's hello", .. }), "{error}");
 }
 
 #[tokio::test]
@@ -257,9 +214,7 @@ async fn an_overlong_frame_is_answered_with_the_limit_and_ends_the_connection() 
     let service = Steady(watch::Sender::new(report(GuestStage::AgentStarting)));
     let served = tokio::spawn(async move { serve_connection(ours, &service, LIMITS).await });
     let hello = serde_json::to_vec(&Hello::of(Role::Vm)).unwrap();
-    peer.write_all(&u32::try_from(hello.len()).unwrap().to_be_bytes())
-        .await
-        .unwrap();
+    peer.write_all(&u32::try_from(hello.len()).unwrap().to_be_bytes()).await.unwrap();
     peer.write_all(&hello).await.unwrap();
     peer.write_all(&(1_u32 << 30).to_be_bytes()).await.unwrap();
     let mut said = Vec::new();
@@ -285,10 +240,7 @@ async fn a_frame_cut_short_by_either_side_is_told_from_a_clean_end() {
     drop(peer);
     assert!(client.next().await.unwrap().is_none());
     let asked = client.ask(GuestVerb::Describe).await;
-    assert!(
-        matches!(asked, Err(WireError::Closed(_) | WireError::Io(_))),
-        "{asked:?}"
-    );
+    assert!(matches!(asked, Err(WireError::Closed(_) | WireError::Io(_))), "{asked:?}");
 }
 
 #[tokio::test]
@@ -304,9 +256,7 @@ async fn garbage_is_answered_with_an_error_and_the_next_request_is_served() {
         assert_eq!(reply.id, id);
         assert!(matches!(reply.body, Body::Error(_)), "{reply:?}");
     }
-    link.send(&json!({"id": 5, "verb": "Describe"}))
-        .await
-        .unwrap();
+    link.send(&json!({"id": 5, "verb": "Describe"})).await.unwrap();
     let reply: Reply<GuestReport> = link.receive_due("a reply").await.unwrap();
     assert_eq!(reply, answer(5, GuestStage::AgentStarting));
 }
@@ -331,9 +281,7 @@ async fn endless_garbage_ends_the_connection_after_a_bounded_number_of_answers()
 async fn a_repeated_request_is_answered_each_time_and_a_repeated_answer_is_not_believed() {
     let (mut link, _served) = greeted_server().await;
     for _ in 0..3 {
-        link.send(&json!({"id": 9, "verb": "Describe"}))
-            .await
-            .unwrap();
+        link.send(&json!({"id": 9, "verb": "Describe"})).await.unwrap();
         let reply: Reply<GuestReport> = link.receive_due("a reply").await.unwrap();
         assert_eq!(reply.id, Some(9));
     }
@@ -345,13 +293,7 @@ async fn a_repeated_request_is_answered_each_time_and_a_repeated_answer_is_not_b
     let first = client.ask(GuestVerb::Describe).await.unwrap();
     assert_eq!(first.stage, GuestStage::LoginWindow);
     let second = client.ask(GuestVerb::Describe).await;
-    let expected = matches!(
-        second,
-        Err(WireError::OutOfOrder {
-            expected: 2,
-            found: Some(1)
-        })
-    );
+    let expected = matches!(second, Err(WireError::OutOfOrder { expected: 2, found: Some(1) }));
     assert!(expected, "{second:?}");
 }
 
@@ -359,16 +301,10 @@ async fn a_repeated_request_is_answered_each_time_and_a_repeated_answer_is_not_b
 async fn answers_to_what_was_not_asked_are_not_taken_for_an_answer() {
     for id in [0, 2, u64::MAX] {
         let reordered = ask_and_answer(&[answer(id, GuestStage::Ready)]).await;
-        assert!(
-            matches!(reordered, Err(WireError::OutOfOrder { .. })),
-            "{id}: {reordered:?}"
-        );
+        assert!(matches!(reordered, Err(WireError::OutOfOrder { .. })), "{id}: {reordered:?}");
     }
     let unasked = ask_and_answer(&[json!({"report": report(GuestStage::Ready)})]).await;
-    assert!(
-        matches!(unasked, Err(WireError::OutOfOrder { found: None, .. })),
-        "{unasked:?}"
-    );
+    assert!(matches!(unasked, Err(WireError::OutOfOrder { found: None, .. })), "{unasked:?}");
 }
 
 #[tokio::test]
@@ -383,10 +319,7 @@ async fn lies_about_types_are_malformed_and_never_a_panic() {
         json!({"id": 1, "error": "no"}),
     ] {
         let asked = ask_and_answer(&[&lie]).await;
-        assert!(
-            matches!(asked, Err(WireError::Malformed { .. })),
-            "{lie}: {asked:?}"
-        );
+        assert!(matches!(asked, Err(WireError::Malformed { .. })), "{lie}: {asked:?}");
     }
 }
 
@@ -395,15 +328,10 @@ async fn a_refusal_reaches_the_asking_side_in_its_own_words_and_the_link_lives_o
     let (ours, peer) = duplex(ROOM);
     let service = Steady(watch::Sender::new(report(GuestStage::Ready)));
     tokio::spawn(async move { serve_connection(peer, &service, LIMITS).await });
-    let mut client = GuestClient::greet(ours, LIMITS, Role::Vm, Role::Guest)
-        .await
-        .unwrap();
+    let mut client = GuestClient::greet(ours, LIMITS, Role::Vm, Role::Guest).await.unwrap();
     let refused = client.ask(GuestVerb::Shutdown).await.unwrap_err();
     assert_eq!(refused.to_string(), "refused: not now");
-    assert_eq!(
-        client.ask(GuestVerb::Describe).await.unwrap().stage,
-        GuestStage::Ready
-    );
+    assert_eq!(client.ask(GuestVerb::Describe).await.unwrap().stage, GuestStage::Ready);
 }
 
 #[tokio::test]
@@ -412,23 +340,14 @@ async fn a_watch_shows_the_present_the_changes_and_the_last_state_before_the_end
     let service = Steady(watch::Sender::new(report(GuestStage::AgentStarting)));
     let states = service.0.clone();
     let served = tokio::spawn(async move { serve_connection(peer, &service, LIMITS).await });
-    let mut client = GuestClient::greet(ours, LIMITS, Role::Vm, Role::Guest)
-        .await
-        .unwrap();
+    let mut client = GuestClient::greet(ours, LIMITS, Role::Vm, Role::Guest).await.unwrap();
     let id = client.send(GuestVerb::Watch).await.unwrap();
-    for stage in [
-        GuestStage::AgentStarting,
-        GuestStage::LoginWindow,
-        GuestStage::Ready,
-    ] {
+    for stage in [GuestStage::AgentStarting, GuestStage::LoginWindow, GuestStage::Ready] {
         if stage != GuestStage::AgentStarting {
             states.send_replace(report(stage));
         }
         let event = client.next().await.unwrap().unwrap();
-        assert_eq!(
-            (event.id, event.body),
-            (Some(id), Body::Event(report(stage)))
-        );
+        assert_eq!((event.id, event.body), (Some(id), Body::Event(report(stage))));
     }
     served.abort();
     assert!(client.next().await.unwrap().is_none());
@@ -437,7 +356,6 @@ async fn a_watch_shows_the_present_the_changes_and_the_last_state_before_the_end
 #[test]
 fn the_largest_first_boot_script_fits_a_frame_however_it_is_escaped() {
     let script = "\u{1}".repeat(macrack_wire::guest::MAX_SCRIPT);
-    let frame =
-        serde_json::to_vec(&json!({"id": u64::MAX, "verb": "RunFirstBoot", "script": script}));
+    let frame = serde_json::to_vec(&json!({"id": u64::MAX, "verb": "RunFirstBoot", "script": script}));
     assert!(frame.unwrap().len() <= MAX_FRAME);
 }

@@ -1,10 +1,12 @@
 //! What the types take and refuse, and what they look like on the wire.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where its premise fails")]
+
 use macrack_wire::classify::{MACRACK_DOMAIN, POSIX_DOMAIN, VZ_DOMAIN, classify};
 use macrack_wire::message::{Body, Reply, Request, read_request};
 use macrack_wire::{
-    ErrorClass, FirstBoot, GuestReport, GuestStage, LastState, MacAddress, RefusalKind, StopCause,
-    VmError, VmReport, VmState, VmVerb,
+    ErrorClass, FirstBoot, GuestReport, GuestStage, LastState, MacAddress, RefusalKind, StopCause, VmError, VmReport,
+    VmState, VmVerb,
 };
 use serde_json::json;
 
@@ -14,44 +16,25 @@ fn errors_of_the_hypervisor_fall_into_the_class_that_says_what_can_be_done() {
     let locked = "Failed to lock auxiliary storage.";
     let table = [
         (VZ_DOMAIN, 1, "Internal error.", Other),
-        (
-            VZ_DOMAIN,
-            2,
-            "Invalid virtual machine configuration.",
-            InvalidConfiguration,
-        ),
+        (VZ_DOMAIN, 2, "Invalid virtual machine configuration.", InvalidConfiguration),
         (VZ_DOMAIN, 2, locked, AlreadyRunning),
         (POSIX_DOMAIN, 35, locked, AlreadyRunning),
         (POSIX_DOMAIN, 35, "Resource temporarily unavailable", Other),
         (VZ_DOMAIN, 5, "The disk image is invalid.", DiskImage),
-        (
-            VZ_DOMAIN,
-            6,
-            "The maximum supported number of active virtual machines has been reached.",
-            Limit,
-        ),
+        (VZ_DOMAIN, 6, "The maximum supported number of active virtual machines has been reached.", Limit),
         (VZ_DOMAIN, 6, "", Limit),
         (POSIX_DOMAIN, 6, "Device not configured", Other),
         (VZ_DOMAIN, 7, "Network error.", Other),
         (VZ_DOMAIN, 8, "Out of disk space.", NoSpace),
         (POSIX_DOMAIN, 28, "No space left on device", NoSpace),
         (VZ_DOMAIN, 28, "", Other),
-        (
-            VZ_DOMAIN,
-            10006,
-            "A software update is required.",
-            HostTooOld,
-        ),
+        (VZ_DOMAIN, 10006, "A software update is required.", HostTooOld),
         (MACRACK_DOMAIN, 2, "vm.json: uid", InvalidConfiguration),
         (MACRACK_DOMAIN, 6, "the maximum supported number", Other),
         ("", i64::MIN, "", Other),
     ];
     for (domain, code, message, class) in table {
-        assert_eq!(
-            classify(domain, code, message),
-            class,
-            "{domain} {code} {message}"
-        );
+        assert_eq!(classify(domain, code, message), class, "{domain} {code} {message}");
     }
 }
 
@@ -72,17 +55,11 @@ fn a_mac_address_is_local_unicast_and_well_formed_or_refused_with_the_rule() {
         "٠٢:00:5e:10:00:01",
     ] {
         let refused = malformed.parse::<MacAddress>().unwrap_err();
-        assert!(
-            refused.to_string().contains("six pairs"),
-            "{malformed}: {refused}"
-        );
+        assert!(refused.to_string().contains("six pairs"), "{malformed}: {refused}");
     }
     for foreign in ["00:1b:63:00:00:01", "03:00:00:00:00:01"] {
         let refused = foreign.parse::<MacAddress>().unwrap_err();
-        assert!(
-            refused.to_string().contains("locally administered"),
-            "{foreign}: {refused}"
-        );
+        assert!(refused.to_string().contains("locally administered"), "{foreign}: {refused}");
     }
     let minted = MacAddress::locally_administered([0xff, 1, 2, 3, 4, 5]);
     assert_eq!(minted.to_string().parse(), Ok(minted));
@@ -106,16 +83,10 @@ fn a_guest_is_believed_within_its_bounds_and_the_refusal_names_the_field() {
     let lies: [(&str, fn(&mut GuestReport)); 6] = [
         ("agentVersion", |g| g.agent_version = "9".repeat(65)),
         ("osVersion", |g| g.os_version = Some("x".repeat(1 << 15))),
-        ("xcodeVersion", |g| {
-            g.xcode_version = Some("\u{1b}[2J".into())
-        }),
-        ("addresses", |g| {
-            g.addresses = vec![[10, 0, 0, 1].into(); 17]
-        }),
+        ("xcodeVersion", |g| g.xcode_version = Some("\u{1b}[2J".into())),
+        ("addresses", |g| g.addresses = vec![[10, 0, 0, 1].into(); 17]),
         ("firstBoot.message", |g| {
-            g.first_boot = FirstBoot::Failed {
-                message: "x".repeat(257),
-            };
+            g.first_boot = FirstBoot::Failed { message: "x".repeat(257) };
             g.stage = GuestStage::UserSession;
         }),
         ("stage", |g| g.first_boot = FirstBoot::Done { exit_code: 1 }),
@@ -130,10 +101,7 @@ fn a_guest_is_believed_within_its_bounds_and_the_refusal_names_the_field() {
 
 #[test]
 fn requests_and_replies_look_as_the_contract_shows_them() {
-    let stop = Request {
-        id: 7,
-        verb: VmVerb::Stop { grace_seconds: 30 },
-    };
+    let stop = Request { id: 7, verb: VmVerb::Stop { grace_seconds: 30 } };
     let text = json!({"id": 7, "verb": "Stop", "graceSeconds": 30});
     assert_eq!(serde_json::to_value(&stop).unwrap(), text);
     let error = VmError::new(VZ_DOMAIN, 6, "full");
@@ -152,18 +120,9 @@ fn requests_and_replies_look_as_the_contract_shows_them() {
         "stopCause": "StartFailed",
         "error": {"domain": "VZErrorDomain", "code": 6, "class": "Limit", "message": "full"},
     });
-    let reply = Reply {
-        id: Some(7),
-        body: Body::Report(report.clone()),
-    };
-    assert_eq!(
-        serde_json::to_value(&reply).unwrap(),
-        json!({"id": 7, "report": shown})
-    );
-    let state = LastState {
-        report: report.clone(),
-        first_boot_handed: true,
-    };
+    let reply = Reply { id: Some(7), body: Body::Report(report.clone()) };
+    assert_eq!(serde_json::to_value(&reply).unwrap(), json!({"id": 7, "report": shown}));
+    let state = LastState { report: report.clone(), first_boot_handed: true };
     let stored = serde_json::to_string(&state).unwrap();
     assert_eq!(serde_json::from_str::<LastState>(&stored).unwrap(), state);
     assert_eq!(serde_json::from_str::<VmReport>(&stored).unwrap(), report);
@@ -172,11 +131,7 @@ fn requests_and_replies_look_as_the_contract_shows_them() {
 #[test]
 fn a_request_that_is_not_understood_is_refused_with_its_id_where_it_had_one() {
     use RefusalKind::*;
-    let nested = format!(
-        "{{\"id\":1,\"verb\":{}1{}}}",
-        "[".repeat(9_000),
-        "]".repeat(9_000)
-    );
+    let nested = format!("{{\"id\":1,\"verb\":{}1{}}}", "[".repeat(9_000), "]".repeat(9_000));
     let table: [(&str, Option<u64>, RefusalKind); 10] = [
         ("", None, Malformed),
         ("\u{0}\u{0}", None, Malformed),
@@ -187,11 +142,7 @@ fn a_request_that_is_not_understood_is_refused_with_its_id_where_it_had_one() {
         (&nested, None, Malformed),
         (r#"{"id":5,"verb":"Fly"}"#, Some(5), UnknownVerb),
         (r#"{"id":6,"verb":"Stop"}"#, Some(6), UnknownVerb),
-        (
-            r#"{"id":7,"verb":"Stop","graceSeconds":-1}"#,
-            Some(7),
-            UnknownVerb,
-        ),
+        (r#"{"id":7,"verb":"Stop","graceSeconds":-1}"#, Some(7), UnknownVerb),
     ];
     for (text, id, kind) in table {
         let (found, refusal) = read_request::<VmVerb>(text.as_bytes()).unwrap_err();

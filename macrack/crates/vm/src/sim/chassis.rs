@@ -52,11 +52,7 @@ pub struct HostPrepared {
 
 impl Default for HostPrepared {
     fn default() -> Self {
-        HostPrepared {
-            entitlement: true,
-            keychain_unlocked: true,
-            auto_login: true,
-        }
+        HostPrepared { entitlement: true, keychain_unlocked: true, auto_login: true }
     }
 }
 
@@ -119,9 +115,7 @@ pub struct Chassis {
 impl Chassis {
     /// Makes the chassis of a state directory; an error if it has one already.
     pub fn create(state_dir: &Path, spec: ChassisSpec) -> io::Result<Self> {
-        let chassis = Chassis {
-            directory: state_dir.join("chassis"),
-        };
+        let chassis = Chassis { directory: state_dir.join("chassis") };
         fs::create_dir_all(&chassis.directory)?;
         Kernel::create(&chassis.directory)?;
         let _lock = chassis.kernel().lock()?;
@@ -130,20 +124,14 @@ impl Chassis {
             let message = format!("{}: exists already", file.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
         }
-        let content = ChassisFile {
-            spec,
-            boot_id: random_uuid()?,
-            faults: Faults::default(),
-        };
+        let content = ChassisFile { spec, boot_id: random_uuid()?, faults: Faults::default() };
         write_json(&file, &content)?;
         Ok(chassis)
     }
 
     /// The chassis of a state directory.
     pub fn open(state_dir: &Path) -> io::Result<Self> {
-        let chassis = Chassis {
-            directory: state_dir.join("chassis"),
-        };
+        let chassis = Chassis { directory: state_dir.join("chassis") };
         chassis.read()?;
         Ok(chassis)
     }
@@ -218,10 +206,7 @@ impl Chassis {
         let kernel = self.kernel();
         let lock = kernel.lock()?;
         let running = kernel.holders(&lock)?;
-        Ok(running
-            .into_iter()
-            .map(|Occupant { pid, uid, .. }| (pid, uid))
-            .collect())
+        Ok(running.into_iter().map(|Occupant { pid, uid, .. }| (pid, uid)).collect())
     }
 
     /// Kills the `macrack-vm` of one VM with SIGKILL and returns when it is gone; false if none runs.
@@ -244,12 +229,5 @@ fn random_uuid() -> io::Result<String> {
     bytes[6] = (bytes[6] & 0x0f) | 0x40;
     bytes[8] = (bytes[8] & 0x3f) | 0x80;
     let hex: String = bytes.iter().map(|byte| format!("{byte:02X}")).collect();
-    Ok(format!(
-        "{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    ))
+    Ok(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
 }

@@ -69,21 +69,9 @@ pub(super) fn mount(dir: &VmDir, address: MacAddress, chassis_file: &Path) -> io
         match content.kind.as_str() {
             "macOS" => {
                 let name = "macOS";
-                put(
-                    &root,
-                    "System/Library/CoreServices/SystemVersion.plist",
-                    &SystemVersion {
-                        name,
-                        version,
-                        build,
-                    },
-                )?;
+                put(&root, "System/Library/CoreServices/SystemVersion.plist", &SystemVersion { name, version, build })?;
             }
-            "Xcode" => put(
-                &root,
-                "Applications/Xcode.app/Contents/version.plist",
-                &BundleVersion { version, build },
-            )?,
+            "Xcode" => put(&root, "Applications/Xcode.app/Contents/version.plist", &BundleVersion { version, build })?,
             _ => {}
         }
     }
@@ -105,9 +93,7 @@ fn put(root: &Path, path: &str, content: &impl Serialize) -> io::Result<()> {
 /// network of macOS's own shared mode.
 fn leased(address: MacAddress) -> IpAddr {
     let text = address.to_string();
-    let sum = text.bytes().fold(0_u32, |sum, byte| {
-        sum.wrapping_mul(31).wrapping_add(u32::from(byte))
-    });
+    let sum = text.bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
     let host = u8::try_from(sum % 253 + 2).unwrap_or(2);
     IpAddr::V4(Ipv4Addr::new(192, 168, 64, host))
 }

@@ -27,8 +27,7 @@ use super::kernel::{NoSlot, Process, Slot};
 use crate::hypervisor::{Event, GuestPort, Hypervisor};
 
 /// The words of VZError 6.
-const LIMIT_REACHED: &str =
-    "The maximum supported number of active virtual machines has been reached.";
+const LIMIT_REACHED: &str = "The maximum supported number of active virtual machines has been reached.";
 /// How a start fails that was told to, when the code has no words of its own here.
 const START_FAILED: &str = "The virtual machine failed to start.";
 
@@ -48,17 +47,11 @@ pub struct SimulatedVm {
 
 impl SimulatedVm {
     /// The VM of `dir`, on the chassis two directories up, with `guest_binary` as its guest.
-    pub fn new(
-        dir: VmDir,
-        description: VmDescription,
-        guest_binary: PathBuf,
-    ) -> Result<Self, VmError> {
+    pub fn new(dir: VmDir, description: VmDescription, guest_binary: PathBuf) -> Result<Self, VmError> {
         let state_dir = dir.path().parent().and_then(|vms| vms.parent());
         let state_dir = state_dir.ok_or_else(|| {
             let path = dir.path().display();
-            internal(&io::Error::other(format!(
-                "{path} is not vms/<uid> of a state directory"
-            )))
+            internal(&io::Error::other(format!("{path} is not vms/<uid> of a state directory")))
         })?;
         let chassis = Chassis::open(state_dir).map_err(|error| internal(&error))?;
         Ok(SimulatedVm {
@@ -118,16 +111,10 @@ impl SimulatedVm {
 
     fn check_disk(&self) -> Result<(), VmError> {
         let path = self.dir.path().join(&self.description.disk);
-        let bytes = path
-            .metadata()
-            .map_err(|error| vz(5, format!("disk image {}: {error}", path.display())))?
-            .len();
+        let bytes = path.metadata().map_err(|error| vz(5, format!("disk image {}: {error}", path.display())))?.len();
         if bytes == 0 || !bytes.is_multiple_of(512) {
             let path = path.display();
-            return Err(vz(
-                5,
-                format!("disk image {path}: {bytes} bytes, not a multiple of 512"),
-            ));
+            return Err(vz(5, format!("disk image {path}: {bytes} bytes, not a multiple of 512")));
         }
         Ok(())
     }
@@ -141,20 +128,13 @@ impl SimulatedVm {
     fn take_slot(&self) -> Result<Slot, NoSlot> {
         let kernel = self.chassis.kernel();
         let lock = kernel.lock()?;
-        let process = self
-            .process
-            .get()
-            .ok_or_else(|| io::Error::other("started before it was validated"))?;
+        let process = self.process.get().ok_or_else(|| io::Error::other("started before it was validated"))?;
         let chassis = self.chassis.read()?;
         kernel.take_slot(&lock, &chassis, process, &self.description.uid)
     }
 
     fn boot_guest(&self) -> io::Result<()> {
-        guest_disk::mount(
-            &self.dir,
-            self.description.mac_address,
-            &self.chassis.file(),
-        )?;
+        guest_disk::mount(&self.dir, self.description.mac_address, &self.chassis.file())?;
         let child = Command::new(&self.guest_binary)
             .arg("--root")
             .arg(self.dir.guest_root())
@@ -204,10 +184,7 @@ fn meaning(status: ExitStatus) -> Event {
     if status.success() || status.signal() == Some(Signal::TERM.as_raw()) {
         return Event::GuestStopped;
     }
-    Event::Crashed(vz(
-        1,
-        format!("The virtual machine stopped unexpectedly. (guest: {status})"),
-    ))
+    Event::Crashed(vz(1, format!("The virtual machine stopped unexpectedly. (guest: {status})")))
 }
 
 impl Hypervisor for SimulatedVm {
@@ -229,11 +206,7 @@ impl Hypervisor for SimulatedVm {
         let faults = self.chassis.faults().map_err(|error| internal(&error))?;
         tokio::time::sleep(Duration::from_millis(faults.start_delay_millis)).await;
         if let Some(code) = faults.fail_start_with {
-            let words = if code == VZ_LIMIT {
-                LIMIT_REACHED
-            } else {
-                START_FAILED
-            };
+            let words = if code == VZ_LIMIT { LIMIT_REACHED } else { START_FAILED };
             return Err(vz(code, words));
         }
         let slot = self.take_slot().map_err(|none| match none {
@@ -267,10 +240,7 @@ impl Hypervisor for SimulatedVm {
     }
 
     fn guest_port(&self) -> SimulatedPort {
-        SimulatedPort {
-            socket: self.dir.guest_socket(),
-            chassis: self.chassis.clone(),
-        }
+        SimulatedPort { socket: self.dir.guest_socket(), chassis: self.chassis.clone() }
     }
 }
 

@@ -77,9 +77,7 @@ impl From<io::Error> for NoSlot {
 
 impl Kernel {
     pub(super) fn of(chassis: &Path) -> Self {
-        Kernel {
-            directory: chassis.join("kernel"),
-        }
+        Kernel { directory: chassis.join("kernel") }
     }
 
     pub(super) fn create(chassis: &Path) -> io::Result<()> {
@@ -99,17 +97,9 @@ impl Kernel {
         let mut file = open(&self.processes().join(pid.to_string()))?;
         file.lock()?;
         let boot_id = chassis.boot_id.clone();
-        let occupant = Occupant {
-            pid,
-            uid: uid.to_owned(),
-            boot_id: boot_id.clone(),
-            stuck: false,
-        };
+        let occupant = Occupant { pid, uid: uid.to_owned(), boot_id: boot_id.clone(), stuck: false };
         write(&mut file, Some(&occupant))?;
-        Ok(Process {
-            _file: file,
-            boot_id,
-        })
+        Ok(Process { _file: file, boot_id })
     }
 
     /// Takes a slot for this process, or says why there is none.
@@ -215,9 +205,7 @@ impl Kernel {
     }
 
     fn slots(&self) -> io::Result<Vec<File>> {
-        (0..SLOTS)
-            .map(|slot| open(&self.directory.join(format!("slot-{slot}"))))
-            .collect()
+        (0..SLOTS).map(|slot| open(&self.directory.join(format!("slot-{slot}")))).collect()
     }
 
     fn processes(&self) -> PathBuf {
