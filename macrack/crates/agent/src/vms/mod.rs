@@ -17,7 +17,8 @@ use jiff::Timestamp;
 use macrack_wire::VmDir;
 use tokio::sync::{mpsc, watch};
 
-pub use make::{Making, Script};
+pub use make::{Making, Script, Shape};
+pub use process::end as end_process;
 pub use record::Record;
 pub use task::LOOKING;
 

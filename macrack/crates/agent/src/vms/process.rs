@@ -37,7 +37,7 @@ pub(super) async fn find(host: Arc<dyn Host>, dir: &Path) -> std::io::Result<Opt
 }
 
 /// Ends a process that was just found to serve a directory of ours; its VM dies with it.
-pub(crate) fn end(pid: u32) {
+pub fn end(pid: u32) {
     let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
     match kill_process(process, Signal::KILL) {
         Ok(()) => tracing::warn!(pid, "a VM process was ended by force"),

@@ -6,7 +6,7 @@ use super::record::Record;
 use crate::life::Rest;
 
 /// Judges the end of a VM that has a disk and no process, in boot `boot_id`.
-pub fn judge(record: &Record, last: Option<&LastState>, boot_id: &str) -> Rest {
+pub(super) fn judge(record: &Record, last: Option<&LastState>, boot_id: &str) -> Rest {
     if record.stopped_by_order || record.starts == 0 {
         return Rest::Ready;
     }
@@ -22,6 +22,8 @@ pub fn judge(record: &Record, last: Option<&LastState>, boot_id: &str) -> Rest {
         (VmState::Stopped, Some(StopCause::GuestShutdown)) => Rest::GuestShutdown,
         (VmState::Stopped, _) => Rest::Ready,
         (VmState::Failed, _) => match &report.error {
+            // a new boot counts anew
+            Some(error) if error.class == ErrorClass::Limit && record.boot_id != boot_id => Rest::Ready,
             Some(error) if error.class == ErrorClass::Limit => Rest::Refused(error.clone()),
             Some(error) => Rest::Failed(error.to_string()),
             None => Rest::Failed("its process gave no reason; vm.log may".to_owned()),
@@ -69,6 +71,8 @@ mod tests {
         assert!(matches!(now(Some(last(VmState::Failed, Some(Crashed), Some(1)))), Rest::Failed(_)));
         assert!(matches!(now(Some(last(VmState::Running, None, None))), Rest::Failed(_)), "killed while it ran");
         assert!(matches!(now(None), Rest::Failed(_)), "gone before it wrote anything");
+        let counted = judge(&record(), Some(&last(VmState::Failed, Some(StartFailed), Some(6))), "later");
+        assert_eq!(counted, Rest::Ready, "the kernel of a new boot was not asked yet");
         let rebooted = judge(&record(), Some(&last(VmState::Running, None, None)), "later");
         assert_eq!(rebooted, Rest::HostRestarted);
     }

@@ -1,0 +1,441 @@
+//! The one loop of the agent: gather, decide, act, report.
+//!
+//! Invariant: everything that is done is decided by [`orders::decide`] from one view; this loop holds
+//! no other rule.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use kube::{Api, Client, ResourceExt};
+use macrack_api::rack::node::{LeaseRecord, Order, Slot};
+use macrack_api::{MacNode, Span};
+use macrack_wire::MacAddress;
+use macrack_wire::layout::write_json;
+use tokio::sync::watch;
+
+use crate::bell::Bell;
+use crate::gather::{Catalogue, Seen};
+use crate::host::{Host, HostFacts, VmProcess, random};
+use crate::images::{Cache, Reference, Situation, Standing, Want, Wishes};
+use crate::life::Facts;
+use crate::node::NodeFacts;
+use crate::orders::{self, Action, Decision, GoldenState, View};
+use crate::quota::{Alive, Quota, Verdict};
+use crate::recipe::{self, Recipe};
+use crate::report::agent::{AgentReport, Sources, render};
+use crate::report::{instance, pod};
+use crate::slots::{SlotLink, placeholder};
+use crate::state_dir::{StateDir, is_uid};
+use crate::vms::{Command, Making, Surroundings, Vm, end_process};
+
+/// Between looks at what nothing announces: the host's facts, free space, foreign VMs.
+const LOOK: Duration = Duration::from_secs(10);
+/// Bytes that the host itself needs free.
+const HOST_RESERVE: u64 = 10_000_000_000;
+
+/// What the loop works with.
+pub struct Chassis {
+    /// The state directory.
+    pub state_dir: StateDir,
+    /// The Mac.
+    pub host: Arc<dyn Host>,
+    /// What it was when last looked.
+    pub facts: HostFacts,
+    /// What every VM's task needs.
+    pub around: Surroundings,
+    /// Every VM on the disk.
+    pub vms: BTreeMap<String, Vm>,
+    /// The kernel's counter.
+    pub quota: Quota,
+    /// The last lease that was seen.
+    pub last_lease: Option<LeaseRecord>,
+    /// The goldens.
+    pub cache: Cache,
+    /// What is asked of the puller.
+    pub wishes: watch::Sender<Wishes>,
+    /// What the puller says.
+    pub situation: watch::Receiver<Situation>,
+    /// The API.
+    pub client: Client,
+    /// Name of the own Node.
+    pub node: String,
+    /// The own MacNode.
+    pub mac_node: watch::Receiver<Seen<MacNode>>,
+    /// Classes, images, settings.
+    pub catalogue: Catalogue,
+    /// What is watched per slot, by uid.
+    pub links: BTreeMap<String, SlotLink>,
+    /// `status.agent`, to be written.
+    pub report: watch::Sender<Option<AgentReport>>,
+    /// The Node's status, to be written.
+    pub node_facts: watch::Sender<NodeFacts>,
+    /// Rung when anything changes.
+    pub bell: Bell,
+    /// Whether the MacNode held a report when last seen, and how often it lost one.
+    pub reported: (bool, u32),
+}
+
+/// What one pass is decided from, beside what the loop holds.
+struct Gathered {
+    slots: Vec<Slot>,
+    vms: BTreeMap<String, Facts>,
+    recipes: BTreeMap<String, Result<Recipe, String>>,
+    goldens: BTreeMap<String, GoldenState>,
+    situation: Situation,
+    disk_free: Option<u64>,
+}
+
+impl Chassis {
+    /// Runs until the agent is told to end.
+    pub async fn run(mut self) {
+        let mut look = tokio::time::interval(LOOK);
+        loop {
+            let gathered = self.gather();
+            let decision = self.decide(&gathered);
+            for action in &decision.actions {
+                self.act(action, &gathered).await;
+            }
+            // what was done shows in the facts, and so in this very report
+            self.report(&gathered, &decision);
+            let wake = async {
+                match decision.wake {
+                    Some(wake) => {
+                        let pause = Duration::try_from(wake.duration_since(Timestamp::now()));
+                        tokio::time::sleep(pause.unwrap_or_default()).await;
+                    }
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.bell.heard() => {}
+                () = wake => {}
+                _ = look.tick() => self.look().await,
+            }
+        }
+    }
+
+    /// Reads what nothing announces.
+    async fn look(&mut self) {
+        match self.host.facts() {
+            Ok(facts) => self.facts = facts,
+            Err(error) => tracing::error!(%error, "the facts of this Mac cannot be read; the last ones hold"),
+        }
+        if self.quota.foreign > 0
+            && let Some(processes) = self.processes().await
+        {
+            self.quota.foreign = processes.iter().filter(|process| process.dir.is_none()).count();
+        }
+    }
+
+    fn gather(&mut self) -> Gathered {
+        self.vms.retain(|_, vm| !vm.facts().gone);
+        let slots = self.slots();
+        self.links.retain(|uid, _| slots.iter().any(|slot| slot.uid == *uid));
+        for slot in &slots {
+            let link = || SlotLink::new(&self.client, slot, &self.bell);
+            self.links.entry(slot.uid.clone()).or_insert_with(link);
+        }
+        let vms: BTreeMap<String, Facts> =
+            self.vms.iter().map(|(uid, vm)| (uid.clone(), vm.facts())).collect();
+        self.remember(&vms);
+        let recipes = slots
+            .iter()
+            .filter_map(|slot| Some((slot, self.links.get(&slot.uid)?)))
+            .map(|(slot, link)| (slot.uid.clone(), recipe::read(slot, &link.instance(), &self.catalogue)))
+            .collect();
+        let mut gathered = Gathered {
+            slots,
+            vms,
+            recipes,
+            goldens: BTreeMap::new(),
+            situation: self.situation.borrow().clone(),
+            disk_free: self.host.disk_free().inspect_err(|e| tracing::error!(error = %e, "free space")).ok(),
+        };
+        self.wish(&gathered);
+        gathered.goldens = golden_states(&gathered.situation);
+        gathered
+    }
+
+    /// The orders; none where the MacNode cannot be read, which stops nothing.
+    fn slots(&self) -> Vec<Slot> {
+        let seen = self.mac_node.borrow();
+        let status = seen.present().and_then(|mac_node| mac_node.status.as_ref());
+        let slots = status.map(|status| status.slots.clone()).unwrap_or_default();
+        slots.into_iter().filter(|slot| is_uid(&slot.uid)).collect()
+    }
+
+    /// Keeps on the disk what must outlive the agent.
+    fn remember(&mut self, vms: &BTreeMap<String, Facts>) {
+        let before = self.quota.clone();
+        for (uid, facts) in vms {
+            if facts.life == crate::life::Life::Running {
+                self.quota.started(uid);
+            }
+        }
+        if self.quota != before {
+            self.keep_quota();
+        }
+        let lease = {
+            let seen = self.mac_node.borrow();
+            let status = seen.present().and_then(|mac_node| mac_node.status.as_ref());
+            status.and_then(|status| status.lease_ref.clone())
+        };
+        let Some(lease) = lease else { return };
+        let record = LeaseRecord { uid: lease.uid, earliest_release_at: lease.earliest_release_at };
+        let newer = self.last_lease.as_ref().is_none_or(|last| {
+            last.uid != record.uid || last.earliest_release_at < record.earliest_release_at
+        });
+        if newer {
+            match write_json(&self.state_dir.last_lease(), &record) {
+                Ok(()) => self.last_lease = Some(record),
+                Err(error) => tracing::error!(%error, "the last lease cannot be kept"),
+            }
+        }
+    }
+
+    fn keep_quota(&self) {
+        if let Err(error) = write_json(&self.state_dir.quota(), &self.quota) {
+            tracing::error!(%error, "what is known of the kernel's counter cannot be kept");
+        }
+    }
+
+    /// Tells the puller what is asked for and what must be kept.
+    fn wish(&self, gathered: &Gathered) {
+        let config = self.catalogue.config().image_cache;
+        let to_be_made = |slot: &&Slot| {
+            let life = gathered.vms.get(&slot.uid).map(|facts| &facts.life);
+            slot.order == Order::Run && matches!(life, None | Some(crate::life::Life::Partial { .. }))
+        };
+        let recipes: Vec<&Recipe> = gathered
+            .slots
+            .iter()
+            .filter(to_be_made)
+            .filter_map(|slot| gathered.recipes.get(&slot.uid)?.as_ref().ok())
+            .collect();
+        let instances = recipes.iter().map(|r| Want { reference: r.golden.clone(), for_instance: true });
+        let ahead = self.prefetch().into_iter().map(|reference| Want { reference, for_instance: false });
+        let coming: u64 = recipes.iter().map(|recipe| recipe.disk_bytes).sum();
+        let week = Span(168 * 3600);
+        let wishes = Wishes {
+            wants: instances.chain(ahead).collect(),
+            cloned: gathered.vms.values().filter_map(|facts| facts.golden.clone()).collect(),
+            reserve: reserve(&gathered.vms).saturating_add(coming),
+            max_goldens: usize::try_from(config.max_goldens).unwrap_or(2),
+            evict_after: SignedDuration::try_from(Duration::from_secs(
+                config.evict_after.parse().unwrap_or(week).seconds(),
+            ))
+            .unwrap_or(SignedDuration::MAX),
+        };
+        self.wishes.send_if_modified(|old| {
+            let changed = *old != wishes;
+            *old = wishes;
+            changed
+        });
+    }
+
+    fn prefetch(&self) -> Vec<Reference> {
+        let seen = self.mac_node.borrow();
+        let status = seen.present().and_then(|mac_node| mac_node.status.as_ref());
+        let Some(status) = status.filter(|status| status.lease_ref.is_some()) else { return Vec::new() };
+        let reference = |name: &String| self.catalogue.image(name)?.spec.source.oci.image.parse().ok();
+        status.prefetch_image_names.iter().filter_map(reference).collect()
+    }
+
+    fn decide(&self, gathered: &Gathered) -> Decision {
+        let lives = gathered.vms.iter().map(|(uid, facts)| (uid.clone(), facts.life.clone())).collect();
+        let linked = || gathered.slots.iter().filter_map(|slot| Some((slot, self.links.get(&slot.uid)?)));
+        let placeholders =
+            linked().map(|(slot, link)| (slot.uid.clone(), placeholder(slot, &link.pod(), &self.node))).collect();
+        let wishes = linked()
+            .filter_map(|(slot, link)| {
+                let recipe = gathered.recipes.get(&slot.uid)?;
+                Some((slot.uid.clone(), recipe::wish(slot, &link.instance(), recipe)))
+            })
+            .collect();
+        orders::decide(&View {
+            now: Timestamp::now(),
+            slots: &gathered.slots,
+            vms: &lives,
+            placeholders: &placeholders,
+            wishes: &wishes,
+            goldens: &gathered.goldens,
+            quota: &self.quota,
+        })
+    }
+
+    async fn act(&mut self, action: &Action, gathered: &Gathered) {
+        tracing::debug!(?action, "does");
+        match action {
+            Action::Make(uid) => self.make(uid, gathered),
+            Action::Judge(uid) => self.judge(uid).await,
+            Action::Start(uid) => self.order(uid, Command::Start),
+            Action::Stop(uid) => self.order(uid, Command::Stop),
+            Action::Forget(uid) => self.order(uid, Command::Forget),
+            Action::Wipe(uid) => self.order(uid, Command::Wipe),
+        }
+    }
+
+    fn order(&self, uid: &str, command: Command) {
+        if let Some(vm) = self.vms.get(uid) {
+            vm.order(command);
+        }
+    }
+
+    fn make(&mut self, uid: &str, gathered: &Gathered) {
+        let slot = gathered.slots.iter().find(|slot| slot.uid == uid);
+        let recipe = gathered.recipes.get(uid).and_then(|recipe| recipe.as_ref().ok());
+        let (Some(slot), Some(recipe)) = (slot, recipe) else { return };
+        let (identifier, address) = match (self.host.machine_identifier(), self.fresh_address()) {
+            (Ok(identifier), Ok(address)) => (identifier, address),
+            (Err(error), _) | (_, Err(error)) => {
+                tracing::error!(vm = uid, %error, "no identity can be made for a VM");
+                return;
+            }
+        };
+        let hex = recipe.golden.hex();
+        let script = recipe.script.clone().map(|key| {
+            let secrets = Api::namespaced(self.client.clone(), &slot.namespace);
+            recipe::fetch_script(secrets, slot.namespace.clone(), key)
+        });
+        let making = Making {
+            description: recipe.shape(slot).described(identifier, address),
+            disk_bytes: recipe.disk_bytes,
+            golden: hex.to_owned(),
+            golden_dir: self.cache.dir(hex),
+            script,
+        };
+        match self.vms.get(uid) {
+            Some(partial) => partial.order(Command::Make(Box::new(making))),
+            None => {
+                let vm = Vm::make(self.state_dir.vm(uid), self.around.clone(), making);
+                self.vms.insert(uid.to_owned(), vm);
+            }
+        }
+    }
+
+    /// A MAC address that no VM on this chassis has.
+    fn fresh_address(&self) -> std::io::Result<MacAddress> {
+        let taken: BTreeSet<String> =
+            self.vms.values().filter_map(|vm| Some(vm.facts().mac_address?.to_string())).collect();
+        loop {
+            let address = MacAddress::locally_administered(random()?);
+            if !taken.contains(&address.to_string()) {
+                return Ok(address);
+            }
+        }
+    }
+
+    async fn processes(&self) -> Option<Vec<VmProcess>> {
+        let host = self.host.clone();
+        let listed = tokio::task::spawn_blocking(move || host.vm_processes()).await;
+        let listed = listed.unwrap_or_else(|ended| Err(std::io::Error::other(ended)));
+        listed.inspect_err(|error| tracing::error!(%error, "the processes of this Mac cannot be listed")).ok()
+    }
+
+    /// Finds out why the kernel refused the start of `uid`.
+    async fn judge(&mut self, uid: &str) {
+        let Some(processes) = self.processes().await else { return };
+        let alive = self.alive(uid, &processes);
+        let verdict = self.quota.refused(uid, &alive, Timestamp::now());
+        tracing::warn!(vm = uid, ?alive, ?verdict, "the kernel refused a start");
+        self.keep_quota();
+        if let Verdict::Reap(orphans) = &verdict {
+            orphans.iter().copied().for_each(end_process);
+        }
+        if verdict != Verdict::Stuck {
+            self.order(uid, Command::Pardon);
+        }
+    }
+
+    fn alive(&self, refused: &str, processes: &[VmProcess]) -> Alive {
+        let served = |uid: &String| {
+            let dir = self.state_dir.vm(uid);
+            processes.iter().any(|process| process.dir.as_deref() == Some(dir.path()))
+        };
+        let ours = self.vms.iter().filter(|(uid, vm)| uid.as_str() != refused && (vm.facts().life.is_alive() || served(uid)));
+        let known = |process: &VmProcess| {
+            let uid = process.dir.as_deref().and_then(|dir| dir.file_name()?.to_str());
+            uid.is_some_and(|uid| self.vms.contains_key(uid))
+        };
+        let orphans = processes.iter().filter(|process| process.dir.is_some() && !known(process));
+        Alive {
+            ours: ours.count(),
+            orphans: orphans.map(|process| process.pid).collect(),
+            foreign: processes.iter().filter(|process| process.dir.is_none()).count(),
+        }
+    }
+
+    fn report(&mut self, gathered: &Gathered, decision: &Decision) {
+        let vms: BTreeMap<String, Facts> =
+            self.vms.iter().map(|(uid, vm)| (uid.clone(), vm.facts())).collect();
+        let pressure = gathered.disk_free.is_some_and(|free| free < reserve(&vms));
+        let facts = NodeFacts { host: self.facts.clone(), disk_pressure: pressure };
+        self.node_facts.send_if_modified(|old| {
+            let changed = *old != facts;
+            *old = facts;
+            changed
+        });
+        for slot in &gathered.slots {
+            let Some(link) = self.links.get(&slot.uid) else { continue };
+            let (facts, say) = (vms.get(&slot.uid), decision.says.get(&slot.uid));
+            let seen = link.pod();
+            let bound = placeholder_of(slot, &seen, &self.node);
+            link.tell(Some(instance::render(facts, say)), bound.and_then(|pod| pod::render(pod, facts, say)));
+        }
+        self.report_agent(gathered, decision, &vms);
+    }
+
+    fn report_agent(&mut self, gathered: &Gathered, decision: &Decision, vms: &BTreeMap<String, Facts>) {
+        let seen = self.mac_node.borrow().clone();
+        let Some(mac_node) = seen.present() else { return };
+        let Some(uid) = mac_node.uid() else { return };
+        let status = render(&Sources {
+            host: &self.facts,
+            disk_free: gathered.disk_free,
+            quota: &self.quota,
+            slots: &gathered.slots,
+            vms,
+            says: &decision.says,
+            goldens: &gathered.situation.goldens,
+            last_lease: self.last_lease.clone(),
+        });
+        // a MacNode restored from a backup has lost what was written to it
+        let (had, losses) = self.reported;
+        let has = mac_node.status.as_ref().is_some_and(|status| status.agent.is_some());
+        let losses = losses + u32::from(had && !has);
+        self.reported = (has, losses);
+        self.report.send_if_modified(|old| {
+            let report = AgentReport { mac_node: uid, losses, status };
+            let changed = old.as_ref() != Some(&report);
+            *old = Some(report);
+            changed
+        });
+    }
+}
+
+/// The placeholder, when it is this slot's own and bound here, being deleted or not.
+fn placeholder_of<'a>(slot: &Slot, seen: &'a Seen<k8s_openapi::api::core::v1::Pod>, node: &str) -> Option<&'a k8s_openapi::api::core::v1::Pod> {
+    let pod = seen.present()?;
+    let ours = pod.labels().get(macrack_api::names::LABEL_INSTANCE) == Some(&slot.uid);
+    let here = pod.spec.as_ref()?.node_name.as_deref() == Some(node);
+    (ours && here).then_some(pod)
+}
+
+/// Bytes that must stay free for the disks that there are, and the host.
+fn reserve(vms: &BTreeMap<String, Facts>) -> u64 {
+    vms.values().fold(HOST_RESERVE, |sum, facts| sum.saturating_add(facts.growth))
+}
+
+fn golden_states(situation: &Situation) -> BTreeMap<String, GoldenState> {
+    let standings = situation.standings.iter().map(|(hex, standing)| {
+        let state = match standing {
+            Standing::Pulling(words) => GoldenState::Pulling(words.clone()),
+            Standing::Refused(why) => GoldenState::Refused(why.clone()),
+        };
+        (hex.clone(), state)
+    });
+    let cached = situation.goldens.keys().map(|hex| (hex.clone(), GoldenState::Cached));
+    standings.chain(cached).collect()
+}

@@ -1,0 +1,48 @@
+//! What is on this chassis when the agent starts: the state directory first, then everything else.
+//!
+//! Invariant: nothing is reported, started or stopped before every VM directory was looked at and every
+//! process that serves one was adopted or called Unknown.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use crate::life::Life;
+use crate::state_dir::{StateDir, is_uid};
+use crate::vms::{LOOKING, Surroundings, Vm};
+
+/// How long all VMs together may take to be found out about; more than a silent process is given.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Takes up every VM on the disk.
+///
+/// # Errors
+/// When the directory of VMs cannot be read: what is there is then not known, and nothing is done.
+pub async fn take(state_dir: &StateDir, around: &Surroundings) -> io::Result<BTreeMap<String, Vm>> {
+    let mut vms = BTreeMap::new();
+    for entry in fs::read_dir(state_dir.vms())? {
+        let entry = entry?;
+        match entry.file_name().into_string() {
+            Ok(uid) if is_uid(&uid) => {
+                let vm = Vm::adopt(state_dir.vm(&uid), around.clone());
+                vms.insert(uid, vm);
+            }
+            name => tracing::warn!(?name, "this is no VM of MacRack; it is left alone"),
+        }
+    }
+    let found_out = async {
+        for vm in vms.values() {
+            let mut facts = vm.watch();
+            // a task that ended has nothing more to find out
+            let _ended = facts.wait_for(|facts| facts.life != Life::Unknown(LOOKING.to_owned())).await;
+        }
+    };
+    if tokio::time::timeout(PATIENCE, found_out).await.is_err() {
+        tracing::warn!("not every VM could be looked at in time; those are Unknown");
+    }
+    for (uid, vm) in &vms {
+        tracing::info!(vm = %uid, found = ?vm.facts().life, "inventory");
+    }
+    Ok(vms)
+}

@@ -1,0 +1,169 @@
+//! The agent's life: lock, inventory, then everything else at once, until it is told to end.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use jiff::SignedDuration;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use macrack_api::MacNode;
+use macrack_api::names::AGENT_MANAGER;
+use macrack_wire::layout::read_json;
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::bell::Bell;
+use crate::bootstrap::Bootstrap;
+use crate::chassis::Chassis;
+use crate::gather::{Catalogue, Seen, follow};
+use crate::host::Host;
+use crate::identity::{Credential, Identity, client};
+use crate::images::{Cache, ImageStore, Puller, Wishes};
+use crate::node::{self, NodeFacts};
+use crate::quota::Quota;
+use crate::report::agent::AgentReport;
+use crate::state_dir::StateDir;
+use crate::vms::Surroundings;
+use crate::writer::keep_written;
+use crate::inventory;
+
+/// What an agent is started with.
+pub struct Options {
+    /// The bootstrap file.
+    pub bootstrap: PathBuf,
+    /// The state directory.
+    pub state_dir: StateDir,
+    /// The Mac.
+    pub host: Arc<dyn Host>,
+    /// Where goldens come from.
+    pub store: Arc<dyn ImageStore>,
+    /// The program `macrack-vm`.
+    pub vm_binary: PathBuf,
+}
+
+/// Runs an agent until SIGTERM or SIGINT; the VMs live on. The caller holds the lock.
+///
+/// # Errors
+/// When it cannot begin: nothing was then touched but the state directory's own files.
+pub async fn run(options: Options) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut tasks = JoinSet::new();
+    let mut chassis = begin(options, &mut tasks).await?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        ended = &mut chassis => bail!("the agent's loop ended: {ended:?}"),
+    }
+    tracing::info!("ends; the VMs live on");
+    chassis.abort();
+    Ok(())
+}
+
+async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task::JoinHandle<()>> {
+    let Options { bootstrap: bootstrap_file, state_dir, host, store, vm_binary } = options;
+    let bootstrap = Bootstrap::read(&bootstrap_file)?;
+    let facts = host.facts().context("the facts of this Mac cannot be read")?;
+    if facts.serial != bootstrap.serial {
+        tracing::error!(
+            hardware = facts.serial, enrolled = bootstrap.serial,
+            "this Mac is not the one that the bootstrap file was made for; its MacNode will be quarantined"
+        );
+    }
+    let bell = Bell::default();
+    let around = Surroundings {
+        host: host.clone(),
+        vm_binary,
+        boot_id: facts.boot_id.clone(),
+        bell: bell.clone(),
+    };
+    let vms = inventory::take(&state_dir, &around).await.context("the VMs on this Mac cannot be listed")?;
+
+    let cache = Cache::open(state_dir.images()).context("the goldens on this Mac cannot be listed")?;
+    let (wishes, wished) = watch::channel(none());
+    let measured = host.clone();
+    let free = Arc::new(move || measured.disk_free());
+    let (puller, situation) = Puller::new(cache.clone(), store, free, wished, bell.clone())?;
+    tasks.spawn(puller.run());
+
+    let config = bootstrap.config().await.context("the bootstrap file is of no use")?;
+    let credential = Arc::new(Credential::default());
+    let client = client(config, credential.clone())?;
+    let (mac_node_name, node_name) = (bootstrap.mac_node(), bootstrap.node());
+    let (see_node, node) = watch::channel(Seen::default());
+    let (see_mac_node, mac_node) = watch::channel(Seen::default());
+    let (report, reported) = watch::channel(None);
+    let (node_facts, node_wanted) = watch::channel(NodeFacts { host: facts.clone(), disk_pressure: false });
+    let (identity, mut has_token) =
+        Identity::new(bootstrap_file, bootstrap, state_dir.token(), credential, client.clone());
+    tasks.spawn(identity.keep(node.clone()));
+
+    // without any token every request would be in vain
+    let (talker, name, to) = (client.clone(), node_name.clone(), bell.clone());
+    let mut talks = JoinSet::new();
+    let catalogue = Catalogue::follow(&client, &has_token, &bell, &mut talks);
+    tasks.spawn(async move {
+        if has_token.wait_for(|has| *has).await.is_err() {
+            return;
+        }
+        talks.spawn(follow(Api::all(talker.clone()), name.clone(), see_node, to.clone()));
+        talks.spawn(follow(Api::all(talker.clone()), mac_node_name.clone(), see_mac_node, to));
+        talks.spawn(node::keep_status(talker.clone(), name.clone(), node.clone(), node_wanted));
+        talks.spawn(node::keep_lease(talker.clone(), name, node));
+        talks.spawn(write_report(talker, mac_node_name, reported));
+        while talks.join_next().await.is_some() {}
+    });
+
+    let quota = Quota::in_boot(read_json(&state_dir.quota()).ok(), &facts.boot_id);
+    let chassis = Chassis {
+        last_lease: read_json(&state_dir.last_lease()).ok(),
+        state_dir,
+        host,
+        facts,
+        around,
+        vms,
+        quota,
+        cache,
+        wishes,
+        situation,
+        client,
+        node: node_name,
+        mac_node,
+        catalogue,
+        links: Default::default(),
+        report,
+        node_facts,
+        bell,
+        reported: (false, 0),
+    };
+    Ok(tokio::spawn(chassis.run()))
+}
+
+fn none() -> Wishes {
+    Wishes {
+        wants: Vec::new(),
+        cloned: Default::default(),
+        reserve: 0,
+        max_goldens: usize::MAX,
+        // until the settings and the inventory are known nothing is evicted
+        evict_after: SignedDuration::MAX,
+    }
+}
+
+async fn write_report(client: Client, name: String, reported: watch::Receiver<Option<AgentReport>>) {
+    let api: Api<MacNode> = Api::all(client);
+    let params = PatchParams::apply(AGENT_MANAGER).force();
+    keep_written(format!("status.agent of MacNode {name}"), reported, |report: AgentReport| {
+        let body = json!({
+            "apiVersion": "rack.macrack.io/v1alpha1", "kind": "MacNode",
+            "metadata": { "name": name, "uid": report.mac_node },
+            "status": { "agent": report.status },
+        });
+        let (api, name, params) = (api.clone(), name.clone(), params.clone());
+        async move { api.patch_status(&name, &params, &Patch::Apply(body)).await.map(drop) }
+    })
+    .await;
+}

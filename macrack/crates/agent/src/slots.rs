@@ -1,0 +1,181 @@
+//! What is watched and written in a tenant's namespace for one slot: the instance and its placeholder.
+//!
+//! Invariant: it lives exactly as long as the slot; rights that are missing or lost there are waited
+//! for and change nothing about the VM.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::{Api, Client};
+use macrack_api::MacOSInstance;
+use macrack_api::names::{self, AGENT_MANAGER};
+use macrack_api::rack::node::Slot;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::bell::Bell;
+use crate::gather::{Seen, follow};
+use crate::orders::Placeholder;
+use crate::report::instance::InstanceReport;
+use crate::report::pod::{PodAct, PodReport};
+use crate::writer::keep_written;
+
+/// The watches and writers of one slot; dropping it ends them.
+pub struct SlotLink {
+    instance: watch::Receiver<Seen<MacOSInstance>>,
+    pod: watch::Receiver<Seen<Pod>>,
+    instance_report: watch::Sender<Option<InstanceReport>>,
+    pod_report: watch::Sender<Option<PodReport>>,
+    _tasks: JoinSet<()>,
+}
+
+impl SlotLink {
+    /// Begins to watch.
+    pub fn new(client: &Client, slot: &Slot, bell: &Bell) -> SlotLink {
+        let mut tasks = JoinSet::new();
+        let pods: Api<Pod> = Api::namespaced(client.clone(), &slot.namespace);
+        let instances: Api<MacOSInstance> = Api::namespaced(client.clone(), &slot.namespace);
+        let placeholder = names::placeholder(&slot.name);
+        let (seen_instance, instance) = watch::channel(Seen::default());
+        let (seen_pod, pod) = watch::channel(Seen::default());
+        tasks.spawn(follow(instances.clone(), slot.name.clone(), seen_instance, bell.clone()));
+        tasks.spawn(follow(pods.clone(), placeholder.clone(), seen_pod, bell.clone()));
+        let (instance_report, wanted) = watch::channel(None);
+        tasks.spawn(write_instance(instances, slot.clone(), wanted));
+        let (pod_report, wanted) = watch::channel(None);
+        tasks.spawn(write_pod(pods, placeholder, wanted));
+        SlotLink { instance, pod, instance_report, pod_report, _tasks: tasks }
+    }
+
+    /// The instance.
+    pub fn instance(&self) -> Seen<MacOSInstance> {
+        self.instance.borrow().clone()
+    }
+
+    /// The placeholder.
+    pub fn pod(&self) -> Seen<Pod> {
+        self.pod.borrow().clone()
+    }
+
+    /// Has these reports written.
+    pub fn tell(&self, instance: Option<InstanceReport>, pod: Option<PodReport>) {
+        replace(&self.instance_report, instance);
+        replace(&self.pod_report, pod);
+    }
+}
+
+fn replace<T: PartialEq>(sender: &watch::Sender<Option<T>>, value: Option<T>) {
+    sender.send_if_modified(|old| {
+        let changed = *old != value;
+        *old = value;
+        changed
+    });
+}
+
+/// How the placeholder of `slot` stands to `node`.
+pub fn placeholder(slot: &Slot, pod: &Seen<Pod>, node: &str) -> Placeholder {
+    let name = format!("pod {}/{}", slot.namespace, names::placeholder(&slot.name));
+    let missing = |why: String| Placeholder::Missing(why);
+    let pod = match pod {
+        Seen::Unknown(why) => return missing(format!("its placeholder {name} cannot be read: {why}")),
+        Seen::Absent => return missing(format!("waits for its placeholder {name}; the operator makes it")),
+        Seen::Present(pod) => pod,
+    };
+    let labels = pod.metadata.labels.as_ref();
+    if labels.and_then(|labels| labels.get(names::LABEL_INSTANCE)) != Some(&slot.uid) {
+        return missing(format!("{name} is the placeholder of another instance; waits for its own"));
+    }
+    if pod.metadata.deletion_timestamp.is_some() {
+        return missing(format!("its placeholder {name} is being deleted"));
+    }
+    match pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) {
+        Some(bound) if bound == node => Placeholder::Bound,
+        Some(other) => missing(format!("its placeholder {name} was bound to node {other}")),
+        None => missing(format!("waits for the scheduler to bind its placeholder {name}")),
+    }
+}
+
+async fn write_instance(
+    api: Api<MacOSInstance>,
+    slot: Slot,
+    wanted: watch::Receiver<Option<InstanceReport>>,
+) {
+    let what = format!("status of MacOSInstance {}/{}", slot.namespace, slot.name);
+    let params = PatchParams::apply(AGENT_MANAGER).force();
+    keep_written(what, wanted, |report: InstanceReport| {
+        let body = json!({
+            "apiVersion": "instance.macrack.io/v1alpha1", "kind": "MacOSInstance",
+            // a later instance of the same name is another one
+            "metadata": { "name": slot.name, "uid": slot.uid },
+            "status": report,
+        });
+        let (api, name, params) = (api.clone(), slot.name.clone(), params.clone());
+        async move { api.patch_status(&name, &params, &Patch::Apply(body)).await.map(drop) }
+    })
+    .await;
+}
+
+async fn write_pod(api: Api<Pod>, name: String, wanted: watch::Receiver<Option<PodReport>>) {
+    let what = format!("pod {name}");
+    keep_written(what, wanted, |report: PodReport| {
+        let (api, name) = (api.clone(), name.clone());
+        async move {
+            match report.act {
+                PodAct::Tell(status) => {
+                    let body = json!({ "metadata": { "uid": report.uid }, "status": status });
+                    api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(body)).await.map(drop)
+                }
+                PodAct::Finish => {
+                    let only_this = Preconditions { uid: Some(report.uid), resource_version: None };
+                    let params = DeleteParams::default().grace_period(0).preconditions(only_this);
+                    api.delete(&name, &params).await.map(drop)
+                }
+            }
+        }
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use macrack_api::rack::node::Order;
+
+    use super::*;
+
+    #[test]
+    fn only_the_instances_own_placeholder_on_this_node_counts() {
+        let slot = Slot {
+            slot: 0,
+            uid: "u-1".to_owned(),
+            namespace: "tenant".to_owned(),
+            name: "build-1".to_owned(),
+            order: Order::Run,
+        };
+        let pod = |uid: &str, node: Option<&str>, deleted: Option<&str>| {
+            let pod = json!({
+                "metadata": { "labels": { names::LABEL_INSTANCE: uid }, "deletionTimestamp": deleted },
+                "spec": { "nodeName": node, "containers": [] },
+            });
+            Seen::Present(Arc::new(serde_json::from_value(pod).unwrap()))
+        };
+        for (seen, why) in [
+            (pod("u-1", Some("macrack-a"), None), None),
+            (pod("u-2", Some("macrack-a"), None), Some("another instance")),
+            (pod("u-1", Some("macrack-b"), None), Some("bound to node macrack-b")),
+            (pod("u-1", None, None), Some("scheduler")),
+            (pod("u-1", Some("macrack-a"), Some("2026-01-01T00:00:00Z")), Some("being deleted")),
+            (Seen::Absent, Some("the operator makes it")),
+            (Seen::Unknown("403".to_owned()), Some("cannot be read: 403")),
+        ] {
+            match (placeholder(&slot, &seen, "macrack-a"), why) {
+                (Placeholder::Bound, None) => {}
+                (Placeholder::Missing(words), Some(why)) => {
+                    assert!(words.contains(why) && words.contains("tenant/macrack-vm-build-1"), "{words}");
+                }
+                (found, _) => panic!("{seen:?} is {found:?}"),
+            }
+        }
+    }
+}
