@@ -33,10 +33,7 @@ pub fn xcode_version(root: &Path) -> Option<String> {
             (name.starts_with("Xcode") && name.ends_with(".app")).then_some(name)
         })
         .filter_map(|name| {
-            let path = root
-                .join("Applications")
-                .join(name)
-                .join("Contents/version.plist");
+            let path = root.join("Applications").join(name).join("Contents/version.plist");
             Some(read_plist::<BundleVersion>(&path)?.short_version)
         })
         .max_by_key(|version| numbers(version))
@@ -60,10 +57,7 @@ fn read_plist<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> {
 
 /// `16.10.1` as `[16, 10, 1]`, so that 16.10 is newer than 16.9.
 fn numbers(version: &str) -> Vec<u64> {
-    version
-        .split('.')
-        .map(|part| part.parse().unwrap_or(0))
-        .collect()
+    version.split('.').map(|part| part.parse().unwrap_or(0)).collect()
 }
 
 #[cfg(test)]
@@ -91,37 +85,24 @@ mod tests {
     fn of_two_xcodes_the_newer_by_number_is_reported() {
         let key = "CFBundleShortVersionString";
         let root = root_with(&[
-            (
-                "Applications/Xcode-16.9.app/Contents/version.plist",
-                &plist_of(key, "16.9"),
-            ),
-            (
-                "Applications/Xcode.app/Contents/version.plist",
-                &plist_of(key, "16.10"),
-            ),
-            (
-                "Applications/Safari.app/Contents/version.plist",
-                &plist_of(key, "99"),
-            ),
+            ("Applications/Xcode-16.9.app/Contents/version.plist", &plist_of(key, "16.9")),
+            ("Applications/Xcode.app/Contents/version.plist", &plist_of(key, "16.10")),
+            ("Applications/Safari.app/Contents/version.plist", &plist_of(key, "99")),
         ]);
         assert_eq!(xcode_version(root.path()).as_deref(), Some("16.10"));
     }
 
     #[test]
     fn the_version_of_macos_is_that_of_its_own_plist() {
-        let root = root_with(&[(
-            "System/Library/CoreServices/SystemVersion.plist",
-            &plist_of("ProductVersion", "26.1"),
-        )]);
+        let root =
+            root_with(&[("System/Library/CoreServices/SystemVersion.plist", &plist_of("ProductVersion", "26.1"))]);
         assert_eq!(os_version(root.path()).as_deref(), Some("26.1"));
     }
 
     #[test]
     fn a_broken_or_absent_plist_gives_no_version_instead_of_a_wrong_one() {
-        let root = root_with(&[(
-            "System/Library/CoreServices/SystemVersion.plist",
-            "<plist><dict><key>ProductVersion</key>",
-        )]);
+        let root =
+            root_with(&[("System/Library/CoreServices/SystemVersion.plist", "<plist><dict><key>ProductVersion</key>")]);
         assert_eq!(os_version(root.path()), None);
         assert_eq!(xcode_version(root.path()), None);
     }

@@ -38,10 +38,7 @@ impl Script {
     pub fn load(root: &Path) -> io::Result<Self> {
         let directory = root.join(DIRECTORY);
         fs::create_dir_all(&directory)?;
-        let mut script = Script {
-            directory,
-            state: FirstBoot::NotAsked,
-        };
+        let mut script = Script { directory, state: FirstBoot::NotAsked };
         match read_json(&script.record()) {
             Ok(FirstBoot::Running) => {
                 script.put(FirstBoot::Interrupted)?;
@@ -49,9 +46,7 @@ impl Script {
             }
             Ok(state) => script.state = state,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => {
-                script.state = failed(format!("not run, for its record is unreadable: {error}"))
-            }
+            Err(error) => script.state = failed(format!("not run, for its record is unreadable: {error}")),
         }
         Ok(script)
     }
@@ -78,9 +73,7 @@ impl Script {
                 text.len()
             )));
         }
-        self.store(text).map_err(|error| {
-            Refusal::denied(format!("first boot: the script cannot be stored: {error}"))
-        })
+        self.store(text).map_err(|error| Refusal::denied(format!("first boot: the script cannot be stored: {error}")))
     }
 
     fn store(&mut self, text: &str) -> io::Result<()> {
@@ -115,21 +108,14 @@ impl Script {
         let text = fs::read_to_string(self.text())?;
         let log = File::create(self.directory.join("first-boot.log"))?;
         let mut command = probe.script(&self.text(), &text);
-        command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        tokio::process::Command::from(command)
-            .kill_on_drop(true)
-            .spawn()
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        tokio::process::Command::from(command).kill_on_drop(true).spawn()
     }
 
     /// Puts down how it ended, and removes its text, which may hold secrets.
     pub fn finish(&mut self, ended: io::Result<ExitStatus>) -> io::Result<()> {
         let state = match ended {
-            Ok(status) => FirstBoot::Done {
-                exit_code: exit_code(status),
-            },
+            Ok(status) => FirstBoot::Done { exit_code: exit_code(status) },
             Err(error) => failed(format!("its end was not seen: {error}")),
         };
         self.put(state)?;
@@ -153,10 +139,7 @@ impl Script {
 
 fn exit_code(status: ExitStatus) -> i32 {
     // as a shell counts: 128 + n for signal n
-    status
-        .code()
-        .or_else(|| status.signal().map(|signal| 128 + signal))
-        .unwrap_or(-1)
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(-1)
 }
 
 fn failed(message: String) -> FirstBoot {

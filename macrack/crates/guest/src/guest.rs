@@ -54,17 +54,8 @@ impl<P: Probe> Guest<P> {
         let script = Script::load(root)?;
         let (reports, seen) = watch::channel(report(&*probe, script.state()));
         let (asked, requests) = mpsc::channel(QUEUE);
-        let guest = Guest {
-            probe,
-            script,
-            running: None,
-            reports,
-            requests,
-        };
-        let service = GuestService {
-            reports: seen,
-            requests: asked,
-        };
+        let guest = Guest { probe, script, running: None, reports, requests };
+        let service = GuestService { reports: seen, requests: asked };
         Ok((guest, service))
     }
 
@@ -99,10 +90,9 @@ impl<P: Probe> Guest<P> {
                 self.script.decline();
                 Ok(())
             }
-            GuestVerb::Shutdown => self
-                .probe
-                .shut_down()
-                .map_err(|error| Refusal::denied(format!("the guest cannot shut down: {error}"))),
+            GuestVerb::Shutdown => {
+                self.probe.shut_down().map_err(|error| Refusal::denied(format!("the guest cannot shut down: {error}")))
+            }
         };
         self.publish();
         if reply.send(taken).is_err() {
@@ -157,10 +147,7 @@ impl Service for GuestService {
         };
         let down = |_| Refusal::denied("the guest is going down");
         let (reply, taken) = oneshot::channel();
-        self.requests
-            .send((verb, reply))
-            .await
-            .map_err(|_| Refusal::denied("the guest is going down"))?;
+        self.requests.send((verb, reply)).await.map_err(|_| Refusal::denied("the guest is going down"))?;
         taken.await.map_err(down)??;
         Ok(answer)
     }

@@ -55,25 +55,14 @@ mod linux {
 
     pub(super) fn main(cli: Cli) -> io::Result<()> {
         match (cli.verb, cli.run) {
-            (
-                Some(Verb::Script {
-                    guest,
-                    program,
-                    args,
-                }),
-                _,
-            ) => {
+            (Some(Verb::Script { guest, program, args }), _) => {
                 die_with(guest)?;
                 Err(Command::new(program).args(args).exec())
             }
-            (None, Some(run)) => tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?
-                .block_on(serve(run)),
-            (None, None) => Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "--root and --listen are needed",
-            )),
+            (None, Some(run)) => {
+                tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve(run))
+            }
+            (None, None) => Err(io::Error::new(io::ErrorKind::InvalidInput, "--root and --listen are needed")),
         }
     }
 
@@ -97,10 +86,7 @@ mod linux {
 }
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .init();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
     #[cfg(target_os = "linux")]
     let ended = linux::main(clap::Parser::parse());
     #[cfg(not(target_os = "linux"))]

@@ -89,12 +89,7 @@ impl SimulatedMac {
         let (session, sessions) = watch::channel(Session::None);
         let off = CancellationToken::new();
         tokio::spawn(come_up(simulation.clone(), session, off.clone()));
-        Ok(SimulatedMac {
-            root: root.to_owned(),
-            simulation,
-            sessions,
-            off,
-        })
+        Ok(SimulatedMac { root: root.to_owned(), simulation, sessions, off })
     }
 
     /// Resolves when the power goes off.
@@ -123,16 +118,8 @@ impl SimulatedMac {
 
 async fn come_up(simulation: Simulation, session: watch::Sender<Session>, off: CancellationToken) {
     let steps = [
-        (
-            GuestStage::AgentStarting,
-            simulation.login_window_after_millis,
-            Session::LoginWindow,
-        ),
-        (
-            GuestStage::LoginWindow,
-            simulation.user_session_after_millis,
-            Session::User,
-        ),
+        (GuestStage::AgentStarting, simulation.login_window_after_millis, Session::LoginWindow),
+        (GuestStage::LoginWindow, simulation.user_session_after_millis, Session::User),
     ];
     for (leaves, after, reaches) in steps {
         if simulation.hold_at == Some(leaves) {
@@ -152,9 +139,8 @@ impl Probe for SimulatedMac {
     }
 
     fn facts(&self) -> Facts {
-        let disk_free_bytes = disk::free_bytes(&self.root)
-            .inspect_err(|error| tracing::warn!(%error, "free space cannot be read"))
-            .ok();
+        let disk_free_bytes =
+            disk::free_bytes(&self.root).inspect_err(|error| tracing::warn!(%error, "free space cannot be read")).ok();
         Facts {
             os_version: disk::os_version(&self.root),
             xcode_version: disk::xcode_version(&self.root),

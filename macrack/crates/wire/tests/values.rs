@@ -80,7 +80,8 @@ fn honest() -> GuestReport {
 #[test]
 fn a_guest_is_believed_within_its_bounds_and_the_refusal_names_the_field() {
     assert!(honest().believe().is_ok());
-    let lies: [(&str, fn(&mut GuestReport)); 6] = [
+    type Lie = fn(&mut GuestReport);
+    let lies: [(&str, Lie); 6] = [
         ("agentVersion", |g| g.agent_version = "9".repeat(65)),
         ("osVersion", |g| g.os_version = Some("x".repeat(1 << 15))),
         ("xcodeVersion", |g| g.xcode_version = Some("\u{1b}[2J".into())),

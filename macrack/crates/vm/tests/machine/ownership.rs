@@ -121,7 +121,8 @@ async fn what_the_process_leaves_on_disk_is_for_its_own_user() {
 #[tokio::test]
 async fn files_that_describe_no_vm_fail_the_start_and_name_the_file_and_the_field() {
     let rack = Rack::new();
-    let changes: [(&str, &str, fn(&mut VmDescription)); 8] = [
+    type Change = fn(&mut VmDescription);
+    let changes: [(&str, &str, Change); 8] = [
         ("uid", "uid \"other\"", |vm| vm.uid = "other".into()),
         ("up", "disk \"../disk.img\"", |vm| vm.disk = "../disk.img".into()),
         ("root", "aux \"/etc/passwd\"", |vm| vm.aux = "/etc/passwd".into()),
