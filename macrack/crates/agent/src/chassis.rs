@@ -137,8 +137,7 @@ impl Chassis {
             let link = || SlotLink::new(&self.client, slot, &self.bell);
             self.links.entry(slot.uid.clone()).or_insert_with(link);
         }
-        let vms: BTreeMap<String, Facts> =
-            self.vms.iter().map(|(uid, vm)| (uid.clone(), vm.facts())).collect();
+        let vms: BTreeMap<String, Facts> = self.vms.iter().map(|(uid, vm)| (uid.clone(), vm.facts())).collect();
         self.remember(&vms);
         let recipes = slots
             .iter()
@@ -184,9 +183,10 @@ impl Chassis {
         };
         let Some(lease) = lease else { return };
         let record = LeaseRecord { uid: lease.uid, earliest_release_at: lease.earliest_release_at };
-        let newer = self.last_lease.as_ref().is_none_or(|last| {
-            last.uid != record.uid || last.earliest_release_at < record.earliest_release_at
-        });
+        let newer = self
+            .last_lease
+            .as_ref()
+            .is_none_or(|last| last.uid != record.uid || last.earliest_release_at < record.earliest_release_at);
         if newer {
             match write_json(&self.state_dir.last_lease(), &record) {
                 Ok(()) => self.last_lease = Some(record),
@@ -354,7 +354,8 @@ impl Chassis {
             let dir = self.state_dir.vm(uid);
             processes.iter().any(|process| process.dir.as_deref() == Some(dir.path()))
         };
-        let ours = self.vms.iter().filter(|(uid, vm)| uid.as_str() != refused && (vm.facts().life.is_alive() || served(uid)));
+        let ours =
+            self.vms.iter().filter(|(uid, vm)| uid.as_str() != refused && (vm.facts().life.is_alive() || served(uid)));
         let known = |process: &VmProcess| {
             let uid = process.dir.as_deref().and_then(|dir| dir.file_name()?.to_str());
             uid.is_some_and(|uid| self.vms.contains_key(uid))
@@ -368,8 +369,7 @@ impl Chassis {
     }
 
     fn report(&mut self, gathered: &Gathered, decision: &Decision) {
-        let vms: BTreeMap<String, Facts> =
-            self.vms.iter().map(|(uid, vm)| (uid.clone(), vm.facts())).collect();
+        let vms: BTreeMap<String, Facts> = self.vms.iter().map(|(uid, vm)| (uid.clone(), vm.facts())).collect();
         let pressure = gathered.disk_free.is_some_and(|free| free < reserve(&vms));
         let facts = NodeFacts { host: self.facts.clone(), disk_pressure: pressure };
         self.node_facts.send_if_modified(|old| {
@@ -416,7 +416,11 @@ impl Chassis {
 }
 
 /// The placeholder, when it is this slot's own and bound here, being deleted or not.
-fn placeholder_of<'a>(slot: &Slot, seen: &'a Seen<k8s_openapi::api::core::v1::Pod>, node: &str) -> Option<&'a k8s_openapi::api::core::v1::Pod> {
+fn placeholder_of<'a>(
+    slot: &Slot,
+    seen: &'a Seen<k8s_openapi::api::core::v1::Pod>,
+    node: &str,
+) -> Option<&'a k8s_openapi::api::core::v1::Pod> {
     let pod = seen.present()?;
     let ours = pod.labels().get(macrack_api::names::LABEL_INSTANCE) == Some(&slot.uid);
     let here = pod.spec.as_ref()?.node_name.as_deref() == Some(node);

@@ -7,9 +7,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use futures::StreamExt;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::runtime::WatchStreamExt;
 use kube::{Api, Client, Resource, ResourceExt};
 use macrack_api::{InstanceClass, MacOSImage, RackConfig};
 use serde::de::DeserializeOwned;
@@ -142,12 +142,7 @@ impl Catalogue {
     }
 }
 
-fn follow_all<K>(
-    client: &Client,
-    has_token: &watch::Receiver<bool>,
-    bell: &Bell,
-    tasks: &mut JoinSet<()>,
-) -> Store<K>
+fn follow_all<K>(client: &Client, has_token: &watch::Receiver<bool>, bell: &Bell, tasks: &mut JoinSet<()>) -> Store<K>
 where
     K: Kind + Resource<Scope = kube::core::ClusterResourceScope>,
 {

@@ -121,7 +121,9 @@ fn claims(token: &str) -> Option<Claims> {
 enum NoToken {
     #[error("Node {0} does not exist; the operator makes it while MacNode {1} is enrolled")]
     NoNode(String, String),
-    #[error("the API server refused the token that was shown ({0}); if this lasts, enrol again: kubectl macrack enroll {1}")]
+    #[error(
+        "the API server refused the token that was shown ({0}); if this lasts, enrol again: kubectl macrack enroll {1}"
+    )]
     Refused(String, String),
     #[error("{0}")]
     Api(#[from] kube::Error),
@@ -159,8 +161,7 @@ impl Identity {
         own: Client,
     ) -> (Self, watch::Receiver<bool>) {
         let (ready, is_ready) = watch::channel(false);
-        let mut identity =
-            Identity { credential, own, bootstrap_file, bootstrap, token_file, claims: None, ready };
+        let mut identity = Identity { credential, own, bootstrap_file, bootstrap, token_file, claims: None, ready };
         if let Ok(token) = std::fs::read_to_string(&identity.token_file)
             && let Some(claims) = claims(&token)
             && claims.expires > Timestamp::now()
@@ -273,10 +274,8 @@ impl Identity {
         };
         let accounts: Api<ServiceAccount> = Api::namespaced(client, names::AGENT_NAMESPACE);
         let account = names::agent_account(&mac_node);
-        let answer: TokenRequest = accounts
-            .create_subresource("token", &account, &PostParams::default(), &request)
-            .await
-            .map_err(refused)?;
+        let answer: TokenRequest =
+            accounts.create_subresource("token", &account, &PostParams::default(), &request).await.map_err(refused)?;
         answer.status.and_then(|status| status.token).ok_or(NoToken::Empty)
     }
 }

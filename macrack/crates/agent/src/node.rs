@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
-use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use macrack_api::Quantity;
@@ -119,9 +119,11 @@ fn condition<'a>(node: &'a Node, type_: &str) -> Option<&'a NodeCondition> {
 fn same_conditions(current: &Value, desired: &Value) -> bool {
     let none = Vec::new();
     let current = current.as_array().unwrap_or(&none);
-    desired.as_array().unwrap_or(&none).iter().all(|want| {
-        current.iter().any(|have| ["type", "status", "reason"].iter().all(|key| have[key] == want[key]))
-    })
+    desired
+        .as_array()
+        .unwrap_or(&none)
+        .iter()
+        .all(|want| current.iter().any(|have| ["type", "status", "reason"].iter().all(|key| have[key] == want[key])))
 }
 
 /// Whether everything in `part` stands in `whole`.
@@ -193,9 +195,7 @@ pub async fn keep_lease(client: Client, name: String, mut seen: watch::Receiver<
             Err(_) => backoff.next_delay(),
         };
         let node = seen.borrow_and_update().present().and_then(|node| node.metadata.uid.clone());
-        let made_again = seen.wait_for(|now| {
-            now.present().is_some_and(|now| now.metadata.uid != node)
-        });
+        let made_again = seen.wait_for(|now| now.present().is_some_and(|now| now.metadata.uid != node));
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             // a new Node's Lease has never been renewed

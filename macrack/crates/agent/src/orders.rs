@@ -140,13 +140,7 @@ fn wipe(slot: &Slot, life: Option<&Life>, decision: &mut Decision) {
     }
 }
 
-fn run<'a>(
-    view: &View<'a>,
-    slot: &'a Slot,
-    life: Option<&Life>,
-    alive: &mut Vec<&'a str>,
-    decision: &mut Decision,
-) {
+fn run<'a>(view: &View<'a>, slot: &'a Slot, life: Option<&Life>, alive: &mut Vec<&'a str>, decision: &mut Decision) {
     let uid = || slot.uid.clone();
     let next = match life {
         None | Some(Life::Partial { .. }) => Next::Make,

@@ -112,9 +112,8 @@ fn a_third_vm_is_refused_although_a_slot_says_run() {
 
 #[test]
 fn nothing_starts_while_anything_cannot_be_reached() {
-    let world = world(&[("a", Order::Run), ("b", Order::Run)])
-        .with("a", Life::Unknown("silent".into()))
-        .with("b", rest());
+    let world =
+        world(&[("a", Order::Run), ("b", Order::Run)]).with("a", Life::Unknown("silent".into())).with("b", rest());
     assert!(world.decide().actions.is_empty(), "{:?}", world.decide());
     assert!(world.waits_for("b").contains("VM a on this Mac cannot be reached"));
     assert!(!world.decide().says.contains_key("a"), "its own state says Unknown");

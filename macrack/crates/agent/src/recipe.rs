@@ -1,8 +1,8 @@
 //! What the API says of how an instance is made: pure, from what was seen.
 
+use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use kube::api::Api;
-use k8s_openapi::api::core::v1::Secret;
 use macrack_api::instance::macos_instance::SecretKeyRef;
 use macrack_api::rack::node::Slot;
 use macrack_api::{InstanceClass, MacOSImage, MacOSInstance};
@@ -69,9 +69,8 @@ fn combine(instance: &MacOSInstance, class: &InstanceClass, image: &MacOSImage) 
         None => None,
     };
     let source = &image.spec.source.oci.image;
-    let golden = source
-        .parse()
-        .map_err(|error| format!("MacOSImage {} spec.source.oci.image: {error}", image.name_any()))?;
+    let golden =
+        source.parse().map_err(|error| format!("MacOSImage {} spec.source.oci.image: {error}", image.name_any()))?;
     Ok(Recipe {
         golden,
         cpu_cores: u32::try_from(class.spec.cpu_cores)
@@ -116,7 +115,9 @@ pub fn fetch_script(secrets: Api<Secret>, namespace: String, key: SecretKeyRef) 
         let bytes = data.ok_or_else(|| format!("{name}: there is no such key; add it"))?.0;
         if bytes.len() > MAX_SCRIPT {
             let length = bytes.len();
-            return Err(format!("{name}: {length} bytes, at most {MAX_SCRIPT} are taken; have a short script fetch the rest"));
+            return Err(format!(
+                "{name}: {length} bytes, at most {MAX_SCRIPT} are taken; have a short script fetch the rest"
+            ));
         }
         String::from_utf8(bytes).map_err(|_| format!("{name}: not UTF-8; a script is text"))
     })

@@ -22,13 +22,13 @@ use crate::gather::{Catalogue, Seen, follow};
 use crate::host::Host;
 use crate::identity::{Credential, Identity, client};
 use crate::images::{Cache, ImageStore, Puller, Wishes};
+use crate::inventory;
 use crate::node::{self, NodeFacts};
 use crate::quota::Quota;
 use crate::report::agent::AgentReport;
 use crate::state_dir::StateDir;
 use crate::vms::Surroundings;
 use crate::writer::keep_written;
-use crate::inventory;
 
 /// What an agent is started with.
 pub struct Options {
@@ -69,17 +69,13 @@ async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task:
     let facts = host.facts().context("the facts of this Mac cannot be read")?;
     if facts.serial != bootstrap.serial {
         tracing::error!(
-            hardware = facts.serial, enrolled = bootstrap.serial,
+            hardware = facts.serial,
+            enrolled = bootstrap.serial,
             "this Mac is not the one that the bootstrap file was made for; its MacNode will be quarantined"
         );
     }
     let bell = Bell::default();
-    let around = Surroundings {
-        host: host.clone(),
-        vm_binary,
-        boot_id: facts.boot_id.clone(),
-        bell: bell.clone(),
-    };
+    let around = Surroundings { host: host.clone(), vm_binary, boot_id: facts.boot_id.clone(), bell: bell.clone() };
     let vms = inventory::take(&state_dir, &around).await.context("the VMs on this Mac cannot be listed")?;
 
     let cache = Cache::open(state_dir.images()).context("the goldens on this Mac cannot be listed")?;

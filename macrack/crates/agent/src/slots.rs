@@ -95,11 +95,7 @@ pub fn placeholder(slot: &Slot, pod: &Seen<Pod>, node: &str) -> Placeholder {
     }
 }
 
-async fn write_instance(
-    api: Api<MacOSInstance>,
-    slot: Slot,
-    wanted: watch::Receiver<Option<InstanceReport>>,
-) {
+async fn write_instance(api: Api<MacOSInstance>, slot: Slot, wanted: watch::Receiver<Option<InstanceReport>>) {
     let what = format!("status of MacOSInstance {}/{}", slot.namespace, slot.name);
     let params = PatchParams::apply(AGENT_MANAGER).force();
     keep_written(what, wanted, |report: InstanceReport| {

@@ -193,9 +193,7 @@ fn runs(file: &File, len: u64) -> io::Result<Vec<Run>> {
 }
 
 fn chunks(run: Run) -> impl Iterator<Item = (u64, usize)> {
-    (run.start..run.end)
-        .step_by(CHUNK)
-        .map(move |at| (at, usize::try_from(run.end - at).unwrap_or(CHUNK).min(CHUNK)))
+    (run.start..run.end).step_by(CHUNK).map(move |at| (at, usize::try_from(run.end - at).unwrap_or(CHUNK).min(CHUNK)))
 }
 
 #[cfg(test)]

@@ -21,24 +21,16 @@ pub struct Keeping {
 
 /// Goldens that may go, the least recently used first.
 pub fn unused(goldens: &BTreeMap<String, Golden>, keeping: &Keeping) -> Vec<(String, u64)> {
-    let mut unused: Vec<_> =
-        goldens.iter().filter(|(hex, _)| !keeping.in_use.contains(*hex)).collect();
+    let mut unused: Vec<_> = goldens.iter().filter(|(hex, _)| !keeping.in_use.contains(*hex)).collect();
     unused.sort_by_key(|(hex, golden)| (golden.last_used, (*hex).clone()));
     unused.into_iter().map(|(hex, golden)| (hex.clone(), golden.bytes)).collect()
 }
 
 /// Goldens that must go now: not used for long, or above the number that is kept when `coming` more
 /// are about to be pulled.
-pub fn overdue(
-    goldens: &BTreeMap<String, Golden>,
-    keeping: &Keeping,
-    coming: usize,
-    now: Timestamp,
-) -> Vec<String> {
+pub fn overdue(goldens: &BTreeMap<String, Golden>, keeping: &Keeping, coming: usize, now: Timestamp) -> Vec<String> {
     let too_many = (goldens.len() + coming).saturating_sub(keeping.max_goldens);
-    let old = |hex: &str| {
-        goldens.get(hex).is_some_and(|g| now.duration_since(g.last_used) > keeping.evict_after)
-    };
+    let old = |hex: &str| goldens.get(hex).is_some_and(|g| now.duration_since(g.last_used) > keeping.evict_after);
     unused(goldens, keeping)
         .into_iter()
         .enumerate()

@@ -87,7 +87,10 @@ mod tests {
         assert_eq!(judged(Some(600), Some(120), &[], 100), Ok(0), "there is room");
         assert!(matches!(judged(Some(200), Some(120), &[], 100), Err(NoRoom::TooLittle { .. })));
         assert_eq!(judged(Some(200), Some(120), &[90], 100), Ok(1), "evicting one makes room");
-        assert!(matches!(judged(Some(200), Some(120), &[5], 100), Err(NoRoom::TooLittle { .. })), "nothing is evicted in vain");
+        assert!(
+            matches!(judged(Some(200), Some(120), &[5], 100), Err(NoRoom::TooLittle { .. })),
+            "nothing is evicted in vain"
+        );
         assert_eq!(judged(Some(200), None, &[], 100), Err(NoRoom::SizeUnknown));
         assert_eq!(judged(None, Some(120), &[], 100), Err(NoRoom::NotMeasured));
         assert_eq!(judged(Some(220), Some(120), &[90], 100), Ok(0), "exactly enough is enough");

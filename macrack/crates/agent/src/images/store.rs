@@ -213,7 +213,10 @@ fn fetch_image(
     }
     let digest = copied.map_err(writing())?;
     if digest != image.sha256 {
-        return Err(wrong(format!("{} has the digest sha256:{digest}, the manifest says {}", image.name, image.sha256)));
+        return Err(wrong(format!(
+            "{} has the digest sha256:{digest}, the manifest says {}",
+            image.name, image.sha256
+        )));
     }
     target.sync_all().map_err(writing())
 }

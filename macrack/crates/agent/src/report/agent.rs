@@ -208,8 +208,14 @@ mod tests {
         let goldens = BTreeMap::new();
         let states = |slots: &[Slot], says: &BTreeMap<String, Say>| {
             let sources = Sources {
-                host: &host, disk_free: Some(1), quota: &quota, slots, vms: &vms, says,
-                goldens: &goldens, last_lease: None,
+                host: &host,
+                disk_free: Some(1),
+                quota: &quota,
+                slots,
+                vms: &vms,
+                says,
+                goldens: &goldens,
+                last_lease: None,
             };
             let rendered = render(&sources);
             assert_eq!(rendered.hardware.unwrap().storage.0, "1T");

@@ -2,9 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use macrack_api::Quantity;
-use macrack_api::instance::macos_instance::{
-    FirstBootResult, FirstBootState, GuestStage, GuestStatus, VmStatus,
-};
+use macrack_api::instance::macos_instance::{FirstBootResult, FirstBootState, GuestStage, GuestStatus, VmStatus};
 use macrack_wire::{FirstBoot, GuestReport};
 use serde::Serialize;
 

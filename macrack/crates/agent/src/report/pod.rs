@@ -53,9 +53,7 @@ fn status(pod: &Pod, facts: Option<&Facts>, runs: bool) -> Value {
     let since = Time(facts.map_or(Timestamp::UNIX_EPOCH, |facts| facts.since));
     let ready = if runs { "True" } else { "False" };
     let reason = (!runs).then_some("VMNotRunning");
-    let condition = |type_: &str, status: &str, reason: Option<&str>| {
-        json!({ "type": type_, "status": status, "reason": reason, "lastTransitionTime": since })
-    };
+    let condition = |type_: &str, status: &str, reason: Option<&str>| json!({ "type": type_, "status": status, "reason": reason, "lastTransitionTime": since });
     let containers = pod.spec.as_ref().map(|spec| spec.containers.as_slice()).unwrap_or_default();
     let starts = facts.map_or(0, |facts| facts.starts.saturating_sub(1));
     let containers: Vec<Value> = containers

@@ -88,11 +88,11 @@ pub(super) fn make_files(
     script: Option<&str>,
     cancel: &CancellationToken,
 ) -> io::Result<Record> {
-    let named = |what: &'static str| {
-        move |error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"))
-    };
+    let named = |what: &'static str| move |error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"));
     match fs::remove_dir_all(dir.path()) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(named("removing the half-made disk")(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(named("removing the half-made disk")(error));
+        }
         _ => {}
     }
     DirBuilder::new().mode(0o700).create(dir.path())?;
