@@ -17,8 +17,8 @@ use kube::{
 };
 use macrack_api::names::SYSTEM_NAMESPACE;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
 };
 use rustls::sign::CertifiedKey;
 
@@ -61,25 +61,14 @@ impl Authority {
     /// # Errors
     /// When no key can be made.
     pub fn fresh(now: Timestamp, previous: Option<&Authority>) -> Result<Self, Error> {
-        let name = format!(
-            "macrack webhook CA {}",
-            now.strftime("%Y-%m-%dT%H:%M:%S%.fZ")
-        );
+        let name = format!("macrack webhook CA {}", now.strftime("%Y-%m-%dT%H:%M:%S%.fZ"));
         let key = KeyPair::generate()?;
         let until = days_after(now, CA_DAYS);
         let mut params = ca_params(&name);
         valid(&mut params, now, until);
         let certificate = params.self_signed(&key)?.pem();
-        let previous = previous
-            .filter(|p| p.until > now)
-            .map(|p| (p.certificate.clone(), p.until));
-        Ok(Self {
-            name,
-            certificate,
-            key: key.serialize_pem(),
-            until,
-            previous,
-        })
+        let previous = previous.filter(|p| p.until > now).map(|p| (p.certificate.clone(), p.until));
+        Ok(Self { name, certificate, key: key.serialize_pem(), until, previous })
     }
 
     /// Whether it is to be replaced.
@@ -89,11 +78,7 @@ impl Authority {
 
     /// What the API server is to trust, PEM.
     pub fn bundle(&self, now: Timestamp) -> String {
-        let previous = self
-            .previous
-            .as_ref()
-            .filter(|(_, until)| *until > now)
-            .map(|(pem, _)| pem.as_str());
+        let previous = self.previous.as_ref().filter(|(_, until)| *until > now).map(|(pem, _)| pem.as_str());
         format!("{}{}", self.certificate, previous.unwrap_or_default())
     }
 
@@ -117,10 +102,7 @@ impl Authority {
             certificate.pem().as_bytes(),
             key.serialize_pem().as_bytes(),
         )?;
-        Ok(Leaf {
-            certified,
-            renew_at: days_after(until, -LEAF_RENEW_DAYS),
-        })
+        Ok(Leaf { certified, renew_at: days_after(until, -LEAF_RENEW_DAYS) })
     }
 
     /// From the Secret; None when that is not what [`Authority::data`] wrote.
@@ -136,8 +118,7 @@ impl Authority {
             previous: text("previous.crt").zip(moment("previous.until")),
         };
         // a CA that signs nothing usable is as good as none
-        read.leaf(&["localhost".to_owned()], Timestamp::UNIX_EPOCH)
-            .ok()?;
+        read.leaf(&["localhost".to_owned()], Timestamp::UNIX_EPOCH).ok()?;
         Some(read)
     }
 
@@ -149,14 +130,9 @@ impl Authority {
             ("ca.until", self.until.to_string()),
         ];
         if let Some((pem, until)) = &self.previous {
-            data.extend([
-                ("previous.crt", pem.clone()),
-                ("previous.until", until.to_string()),
-            ]);
+            data.extend([("previous.crt", pem.clone()), ("previous.until", until.to_string())]);
         }
-        data.into_iter()
-            .map(|(key, text)| (key.to_owned(), ByteString(text.into_bytes())))
-            .collect()
+        data.into_iter().map(|(key, text)| (key.to_owned(), ByteString(text.into_bytes()))).collect()
     }
 }
 
@@ -166,17 +142,10 @@ impl Authority {
 ///
 /// # Errors
 /// When the API server does not let us.
-pub async fn ensure(
-    secrets: &Api<Secret>,
-    now: Timestamp,
-    mine: Option<&Authority>,
-) -> Result<Authority, Error> {
+pub async fn ensure(secrets: &Api<Secret>, now: Timestamp, mine: Option<&Authority>) -> Result<Authority, Error> {
     // each round ends, or another writer has won one meanwhile
     for _ in 0..8 {
-        let stored = secrets
-            .get_opt(SECRET)
-            .await
-            .map_err(api("read Secret macrack-system/macrack-webhook-tls"))?;
+        let stored = secrets.get_opt(SECRET).await.map_err(api("read Secret macrack-system/macrack-webhook-tls"))?;
         let held = stored.as_ref().and_then(Authority::read);
         if let Some(held) = &held
             && !held.is_due(now)
@@ -192,16 +161,7 @@ pub async fn ensure(
                     namespace: Some(SYSTEM_NAMESPACE.into()),
                     ..Default::default()
                 };
-                secrets
-                    .create(
-                        &params,
-                        &Secret {
-                            metadata,
-                            data: Some(fresh.data()),
-                            ..Default::default()
-                        },
-                    )
-                    .await
+                secrets.create(&params, &Secret { metadata, data: Some(fresh.data()), ..Default::default() }).await
             }
             // with the resourceVersion that was read
             Some(mut secret) => {
@@ -223,10 +183,7 @@ fn ca_params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = distinguished(name);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![
-        KeyUsagePurpose::KeyCertSign,
-        KeyUsagePurpose::DigitalSignature,
-    ];
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
     params
 }
 
@@ -237,22 +194,14 @@ fn distinguished(name: &str) -> DistinguishedName {
 }
 
 fn days_after(moment: Timestamp, days: i32) -> Timestamp {
-    moment.checked_add(DAY * days).unwrap_or(if days < 0 {
-        Timestamp::MIN
-    } else {
-        Timestamp::MAX
-    })
+    moment.checked_add(DAY * days).unwrap_or(if days < 0 { Timestamp::MIN } else { Timestamp::MAX })
 }
 
 /// From a day before `now` (clocks differ) to `until`. Certificates are dated by the day.
 fn valid(params: &mut CertificateParams, now: Timestamp, until: Timestamp) {
     let day = |moment: Timestamp| {
         let date = moment.to_zoned(TimeZone::UTC).date();
-        date_time_ymd(
-            date.year().into(),
-            date.month().unsigned_abs(),
-            date.day().unsigned_abs(),
-        )
+        date_time_ymd(date.year().into(), date.month().unsigned_abs(), date.day().unsigned_abs())
     };
     params.not_before = day(days_after(now, -1));
     params.not_after = day(until);
@@ -267,10 +216,7 @@ mod tests {
     }
 
     fn stored(authority: &Authority) -> Secret {
-        Secret {
-            data: Some(authority.data()),
-            ..Default::default()
-        }
+        Secret { data: Some(authority.data()), ..Default::default() }
     }
 
     #[test]
@@ -281,11 +227,7 @@ mod tests {
         assert_eq!(Authority::read(&stored(&successor)), Some(successor));
         for key in ["ca.name", "ca.crt", "ca.key", "ca.until"] {
             let mut broken = stored(&made);
-            broken
-                .data
-                .as_mut()
-                .unwrap()
-                .insert(key.into(), ByteString(vec![0xff]));
+            broken.data.as_mut().unwrap().insert(key.into(), ByteString(vec![0xff]));
             assert_eq!(Authority::read(&broken), None, "{key}");
             broken.data.as_mut().unwrap().remove(key);
             assert_eq!(Authority::read(&broken), None, "{key}");
@@ -303,24 +245,14 @@ mod tests {
         let new = Authority::fresh(due, Some(&old)).unwrap();
         assert!(!new.is_due(due));
         let bundle = new.bundle(due);
-        assert!(
-            bundle.contains(&new.certificate) && bundle.contains(&old.certificate),
-            "{bundle}"
-        );
-        assert_eq!(
-            new.bundle(days_after(born, 3650)),
-            new.certificate,
-            "an expired one is dropped"
-        );
+        assert!(bundle.contains(&new.certificate) && bundle.contains(&old.certificate), "{bundle}");
+        assert_eq!(new.bundle(days_after(born, 3650)), new.certificate, "an expired one is dropped");
     }
 
     #[test]
     fn a_leaf_is_renewed_a_month_before_its_end() {
         let now = at("2026-03-02T09:00:00Z");
-        let leaf = Authority::fresh(now, None)
-            .unwrap()
-            .leaf(&["127.0.0.1".into()], now)
-            .unwrap();
+        let leaf = Authority::fresh(now, None).unwrap().leaf(&["127.0.0.1".into()], now).unwrap();
         assert_eq!(leaf.renew_at, days_after(now, 60));
     }
 }

@@ -11,8 +11,8 @@ use futures::future::join_all;
 use k8s_openapi::{NamespaceResourceScope, jiff::Timestamp};
 use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
 use macrack_api::{
-    InstanceClass, MacNode, MacNodeClass, MacNodeLease, MacOSImage, MacOSInstance,
-    image::macos_image::MacOSImagePhase, names,
+    InstanceClass, MacNode, MacNodeClass, MacNodeLease, MacOSImage, MacOSInstance, image::macos_image::MacOSImagePhase,
+    names,
 };
 use macrack_core::{
     admit::{class, image, instance, lease},
@@ -23,28 +23,13 @@ use serde::de::DeserializeOwned;
 /// Where facts come from.
 pub trait FactSource: Send + Sync + 'static {
     /// For the creation of a MacOSInstance.
-    fn instance(
-        &self,
-        instance: MacOSInstance,
-        now: Timestamp,
-    ) -> impl Future<Output = instance::Facts> + Send;
+    fn instance(&self, instance: MacOSInstance, now: Timestamp) -> impl Future<Output = instance::Facts> + Send;
     /// For the creation or change of a MacNodeLease.
-    fn lease(
-        &self,
-        lease: MacNodeLease,
-        old: Option<MacNodeLease>,
-    ) -> impl Future<Output = lease::Facts> + Send;
+    fn lease(&self, lease: MacNodeLease, old: Option<MacNodeLease>) -> impl Future<Output = lease::Facts> + Send;
     /// For the creation or change of a MacOSImage.
-    fn image(
-        &self,
-        image: MacOSImage,
-        old: Option<MacOSImage>,
-    ) -> impl Future<Output = image::Facts> + Send;
+    fn image(&self, image: MacOSImage, old: Option<MacOSImage>) -> impl Future<Output = image::Facts> + Send;
     /// For the creation of an InstanceClass.
-    fn instance_class(
-        &self,
-        class: InstanceClass,
-    ) -> impl Future<Output = class::InstanceFacts> + Send;
+    fn instance_class(&self, class: InstanceClass) -> impl Future<Output = class::InstanceFacts> + Send;
     /// For the creation or change of a MacNodeClass.
     fn node_class(&self, class: MacNodeClass) -> impl Future<Output = class::NodeFacts> + Send;
 }
@@ -83,10 +68,7 @@ const PAGE: u32 = 1000;
 impl ApiFacts {
     /// By this client, which needs to read MacRack's kinds.
     pub fn new(client: Client) -> Self {
-        Self {
-            client,
-            catalogue: Catalogue::default(),
-        }
+        Self { client, catalogue: Catalogue::default() }
     }
 
     /// With caches at hand.
@@ -103,43 +85,26 @@ impl ApiFacts {
         Api::all(self.client.clone())
     }
 
-    fn within<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(
-        &self,
-        namespace: &str,
-    ) -> Api<K> {
+    fn within<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self, namespace: &str) -> Api<K> {
         Api::namespaced(self.client.clone(), namespace)
     }
 
     async fn instance_class(&self, name: &str) -> Seen<InstanceClass> {
-        match self
-            .catalogue
-            .instance_class
-            .as_ref()
-            .and_then(|lookup| lookup(name))
-        {
+        match self.catalogue.instance_class.as_ref().and_then(|lookup| lookup(name)) {
             Some(class) => Seen::Present((*class).clone()),
             None => get(&self.cluster(), name).await,
         }
     }
 
     async fn node_class(&self, name: &str) -> Seen<MacNodeClass> {
-        match self
-            .catalogue
-            .node_class
-            .as_ref()
-            .and_then(|lookup| lookup(name))
-        {
+        match self.catalogue.node_class.as_ref().and_then(|lookup| lookup(name)) {
             Some(class) => Seen::Present((*class).clone()),
             None => get(&self.cluster(), name).await,
         }
     }
 
     async fn image_of(&self, name: &str) -> Seen<MacOSImage> {
-        let cached = self
-            .catalogue
-            .image
-            .as_ref()
-            .and_then(|lookup| lookup(name));
+        let cached = self.catalogue.image.as_ref().and_then(|lookup| lookup(name));
         let ready = |image: &MacOSImage| {
             image.status.as_ref().and_then(|s| s.phase) == Some(MacOSImagePhase::Ready)
                 && image.metadata.deletion_timestamp.is_none()
@@ -157,8 +122,7 @@ impl FactSource for ApiFacts {
         let spec = &instance.spec;
         let leases: Api<MacNodeLease> = self.within(&namespace);
         let instances: Api<MacOSInstance> = self.within(&namespace);
-        let of_the_lease =
-            ListParams::default().fields(&format!("spec.leaseName={}", spec.lease_name));
+        let of_the_lease = ListParams::default().fields(&format!("spec.leaseName={}", spec.lease_name));
         let (lease, others, class, image) = tokio::join!(
             get(&leases, &spec.lease_name),
             list(&instances, of_the_lease),
@@ -173,27 +137,15 @@ impl FactSource for ApiFacts {
             }
         };
         let mut classes = BTreeMap::from([(spec.instance_class_name.clone(), class)]);
-        let mut wanted: Vec<String> = others
-            .present()
-            .into_iter()
-            .flatten()
-            .map(|i| i.spec.instance_class_name.clone())
-            .collect();
+        let mut wanted: Vec<String> =
+            others.present().into_iter().flatten().map(|i| i.spec.instance_class_name.clone()).collect();
         wanted.sort();
         wanted.dedup();
         wanted.retain(|name| !classes.contains_key(name));
         let of_others = join_all(wanted.iter().map(|name| self.instance_class(name)));
         let (node_class, of_others) = tokio::join!(node_class, of_others);
         classes.extend(wanted.iter().cloned().zip(of_others));
-        instance::Facts {
-            instance,
-            now,
-            lease,
-            others,
-            classes,
-            node_class,
-            image,
-        }
+        instance::Facts { instance, now, lease, others, classes, node_class, image }
     }
 
     async fn lease(&self, lease: MacNodeLease, old: Option<MacNodeLease>) -> lease::Facts {
@@ -209,48 +161,26 @@ impl FactSource for ApiFacts {
                 .iter()
                 .map(|name| async move { (name.clone(), self.image_of(name).await.map(|_| ())) }),
         );
-        let (class, chassis, images) =
-            tokio::join!(self.node_class(&spec.node_class_name), chassis, images);
-        lease::Facts {
-            lease,
-            old,
-            class,
-            chassis,
-            images,
-        }
+        let (class, chassis, images) = tokio::join!(self.node_class(&spec.node_class_name), chassis, images);
+        lease::Facts { lease, old, class, chassis, images }
     }
 
     async fn image(&self, image: MacOSImage, old: Option<MacOSImage>) -> image::Facts {
         let images: Api<MacOSImage> = self.cluster();
         let leases: Api<MacNodeLease> = Api::all(self.client.clone());
-        let (others, leases) = tokio::join!(
-            list(&images, ListParams::default()),
-            list(&leases, ListParams::default())
-        );
-        let tenants =
-            leases.map(|leases| leases.iter().filter_map(ResourceExt::namespace).collect());
-        image::Facts {
-            image,
-            old,
-            others,
-            tenants,
-        }
+        let (others, leases) = tokio::join!(list(&images, ListParams::default()), list(&leases, ListParams::default()));
+        let tenants = leases.map(|leases| leases.iter().filter_map(ResourceExt::namespace).collect());
+        image::Facts { image, old, others, tenants }
     }
 
     async fn instance_class(&self, class: InstanceClass) -> class::InstanceFacts {
         let node_classes = list(&self.cluster(), ListParams::default()).await;
-        class::InstanceFacts {
-            class,
-            node_classes,
-        }
+        class::InstanceFacts { class, node_classes }
     }
 
     async fn node_class(&self, class: MacNodeClass) -> class::NodeFacts {
         let instance_classes = list(&self.cluster(), ListParams::default()).await;
-        class::NodeFacts {
-            class,
-            instance_classes,
-        }
+        class::NodeFacts { class, instance_classes }
     }
 }
 

@@ -7,8 +7,7 @@ use k8s_openapi::{
     ByteString,
     api::admissionregistration::v1::{
         MatchCondition, RuleWithOperations, ServiceReference, ValidatingAdmissionPolicy,
-        ValidatingAdmissionPolicyBinding, ValidatingWebhook, ValidatingWebhookConfiguration,
-        WebhookClientConfig,
+        ValidatingAdmissionPolicyBinding, ValidatingWebhook, ValidatingWebhookConfiguration, WebhookClientConfig,
     },
 };
 use kube::{
@@ -41,19 +40,10 @@ pub enum Trust {
 
 /// The configuration as it is applied.
 pub fn configuration(reach: &Reach, trust: &Trust) -> ValidatingWebhookConfiguration {
-    let annotations = (*trust == Trust::Injected).then(|| {
-        [(
-            "cert-manager.io/inject-ca-from".to_owned(),
-            format!("{SYSTEM_NAMESPACE}/{CERTIFICATE}"),
-        )]
-        .into()
-    });
+    let annotations = (*trust == Trust::Injected)
+        .then(|| [("cert-manager.io/inject-ca-from".to_owned(), format!("{SYSTEM_NAMESPACE}/{CERTIFICATE}"))].into());
     ValidatingWebhookConfiguration {
-        metadata: ObjectMeta {
-            name: Some(CONFIGURATION.into()),
-            annotations,
-            ..Default::default()
-        },
+        metadata: ObjectMeta { name: Some(CONFIGURATION.into()), annotations, ..Default::default() },
         webhooks: Some(vec![
             // all that the rules of these two speak of is immutable: they are asked about creations alone
             webhook::<MacOSInstance>(reach, trust, "Namespaced", &["CREATE"]),
@@ -73,10 +63,7 @@ fn webhook<K: Resource<DynamicType = ()>>(
 ) -> ValidatingWebhook {
     let plural = K::plural(&()).into_owned();
     let group = K::group(&()).into_owned();
-    let condition = |name: &str, expression: &str| MatchCondition {
-        name: name.into(),
-        expression: expression.into(),
-    };
+    let condition = |name: &str, expression: &str| MatchCondition { name: name.into(), expression: expression.into() };
     let path = path::<K>();
     let (service, url) = match reach {
         Reach::Service => (
@@ -97,21 +84,11 @@ fn webhook<K: Resource<DynamicType = ()>>(
     ValidatingWebhook {
         name: format!("{plural}.{group}"),
         admission_review_versions: vec!["v1".into()],
-        client_config: WebhookClientConfig {
-            ca_bundle,
-            service,
-            url,
-        },
+        client_config: WebhookClientConfig { ca_bundle, service, url },
         failure_policy: Some("Fail".into()),
         match_conditions: Some(vec![
-            condition(
-                "not-being-deleted",
-                "!has(object.metadata.deletionTimestamp)",
-            ),
-            condition(
-                "spec-changes",
-                "oldObject == null || object.spec != oldObject.spec",
-            ),
+            condition("not-being-deleted", "!has(object.metadata.deletionTimestamp)"),
+            condition("spec-changes", "oldObject == null || object.spec != oldObject.spec"),
         ]),
         match_policy: Some("Equivalent".into()),
         rules: Some(vec![RuleWithOperations {
@@ -146,28 +123,14 @@ where
     K: Resource + Clone + Serialize + DeserializeOwned + std::fmt::Debug,
 {
     let params = PatchParams::apply(MANAGER).force();
-    api.patch(name, &params, &Patch::Apply(wanted))
-        .await
-        .map(|_| ())
+    api.patch(name, &params, &Patch::Apply(wanted)).await.map(|_| ())
 }
 
 const POLICIES: [(&str, &str); 4] = [
-    (
-        "agents.yaml",
-        include_str!("../../../deploy/policies/agents.yaml"),
-    ),
-    (
-        "owned.yaml",
-        include_str!("../../../deploy/policies/owned.yaml"),
-    ),
-    (
-        "pods.yaml",
-        include_str!("../../../deploy/policies/pods.yaml"),
-    ),
-    (
-        "leases.yaml",
-        include_str!("../../../deploy/policies/leases.yaml"),
-    ),
+    ("agents.yaml", include_str!("../../../deploy/policies/agents.yaml")),
+    ("owned.yaml", include_str!("../../../deploy/policies/owned.yaml")),
+    ("pods.yaml", include_str!("../../../deploy/policies/pods.yaml")),
+    ("leases.yaml", include_str!("../../../deploy/policies/leases.yaml")),
 ];
 
 /// A policy or its binding.
@@ -188,8 +151,7 @@ pub fn policies() -> Result<Vec<Policy>, Error> {
     for (file, text) in POLICIES {
         let unread = |e: &dyn std::fmt::Display| Error::Manifest(format!("{file}: {e}"));
         for document in serde_yaml::Deserializer::from_str(text) {
-            let value: serde_json::Value =
-                serde::Deserialize::deserialize(document).map_err(|e| unread(&e))?;
+            let value: serde_json::Value = serde::Deserialize::deserialize(document).map_err(|e| unread(&e))?;
             policies.push(match value["kind"].as_str() {
                 Some("ValidatingAdmissionPolicy") => {
                     Policy::Policy(serde_json::from_value(value).map_err(|e| unread(&e))?)
@@ -213,17 +175,8 @@ pub async fn install_policies(client: &Client) -> Result<(), Error> {
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
     for policy in policies()? {
         match policy {
-            Policy::Policy(p) => {
-                apply(&all, p.metadata.name.as_deref().unwrap_or_default(), &p).await
-            }
-            Policy::Binding(b) => {
-                apply(
-                    &bindings,
-                    b.metadata.name.as_deref().unwrap_or_default(),
-                    &b,
-                )
-                .await
-            }
+            Policy::Policy(p) => apply(&all, p.metadata.name.as_deref().unwrap_or_default(), &p).await,
+            Policy::Binding(b) => apply(&bindings, b.metadata.name.as_deref().unwrap_or_default(), &b).await,
         }
         .map_err(api("apply the admission policies"))?;
     }
@@ -239,10 +192,7 @@ mod tests {
     fn our_own_configuration_has_no_finding() {
         for reach in [Reach::Service, Reach::Url("https://127.0.0.1:8443".into())] {
             for trust in [Trust::Bundle("pem".into()), Trust::Injected] {
-                assert_eq!(
-                    lint::findings(&configuration(&reach, &trust)),
-                    Vec::<String>::new()
-                );
+                assert_eq!(lint::findings(&configuration(&reach, &trust)), Vec::<String>::new());
             }
         }
     }
@@ -257,17 +207,11 @@ mod tests {
             let name = policy.metadata.name.unwrap();
             let spec = policy.spec.unwrap();
             let warns = name == "macrack-held";
-            assert_eq!(
-                spec.failure_policy.as_deref(),
-                Some(if warns { "Ignore" } else { "Fail" }),
-                "{name}"
-            );
+            assert_eq!(spec.failure_policy.as_deref(), Some(if warns { "Ignore" } else { "Fail" }), "{name}");
             for validation in spec.validations.unwrap() {
-                let message = validation
-                    .message_expression
-                    .unwrap_or_else(|| panic!("{name} has no messageExpression"));
-                let shaped =
-                    message.starts_with("'[") && message.contains("] ") && message.contains(';');
+                let message =
+                    validation.message_expression.unwrap_or_else(|| panic!("{name} has no messageExpression"));
+                let shaped = message.starts_with("'[") && message.contains("] ") && message.contains(';');
                 assert!(shaped || warns, "{name}: {message}");
                 seen += 1;
             }
@@ -282,11 +226,6 @@ mod tests {
             ours.metadata.annotations.unwrap()["cert-manager.io/inject-ca-from"],
             "macrack-system/macrack-webhook"
         );
-        assert!(
-            ours.webhooks
-                .unwrap()
-                .iter()
-                .all(|w| w.client_config.ca_bundle.is_none())
-        );
+        assert!(ours.webhooks.unwrap().iter().all(|w| w.client_config.ca_bundle.is_none()));
     }
 }

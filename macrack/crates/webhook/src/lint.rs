@@ -8,13 +8,8 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 
 /// The groups that are ours to judge.
-const OWN_GROUPS: [&str; 5] = [
-    "rack.macrack.io",
-    "instance.macrack.io",
-    "image.macrack.io",
-    "config.macrack.io",
-    "workload.macrack.io",
-];
+const OWN_GROUPS: [&str; 5] =
+    ["rack.macrack.io", "instance.macrack.io", "image.macrack.io", "config.macrack.io", "workload.macrack.io"];
 
 /// Longest time that the API server may be made to wait, in seconds.
 const TIMEOUT: i32 = 10;
@@ -33,21 +28,13 @@ pub fn findings(configuration: &ValidatingWebhookConfiguration) -> Vec<String> {
 fn faults(webhook: &ValidatingWebhook) -> Vec<String> {
     let mut faults = Vec::new();
     // absent means Fail
-    if webhook
-        .failure_policy
-        .as_deref()
-        .is_some_and(|policy| policy != "Fail")
-    {
-        faults.push(
-            "failurePolicy is not Fail: objects would slip in while the webhook is down".to_owned(),
-        );
+    if webhook.failure_policy.as_deref().is_some_and(|policy| policy != "Fail") {
+        faults.push("failurePolicy is not Fail: objects would slip in while the webhook is down".to_owned());
     }
     // absent means 10
     let timeout = webhook.timeout_seconds.unwrap_or(10);
     if timeout > TIMEOUT {
-        faults.push(format!(
-            "timeoutSeconds is {timeout}, at most {TIMEOUT}: every request would wait so long"
-        ));
+        faults.push(format!("timeoutSeconds is {timeout}, at most {TIMEOUT}: every request would wait so long"));
     }
     if webhook.side_effects != "None" {
         faults.push(format!(
@@ -63,30 +50,17 @@ fn faults(webhook: &ValidatingWebhook) -> Vec<String> {
 
 fn scope(rule: &RuleWithOperations) -> Vec<String> {
     let mut faults = Vec::new();
-    let foreign = rule
-        .api_groups
-        .iter()
-        .flatten()
-        .filter(|group| !OWN_GROUPS.contains(&group.as_str()));
-    faults.extend(
-        foreign.map(|group| format!("it judges the group {group:?}, which is not MacRack's")),
-    );
+    let foreign = rule.api_groups.iter().flatten().filter(|group| !OWN_GROUPS.contains(&group.as_str()));
+    faults.extend(foreign.map(|group| format!("it judges the group {group:?}, which is not MacRack's")));
     for resource in rule.resources.iter().flatten() {
         if resource.contains('/') {
-            faults.push(format!(
-                "it judges the subresource {resource}: status and finalization would stop with it"
-            ));
+            faults.push(format!("it judges the subresource {resource}: status and finalization would stop with it"));
         } else if resource == "*" {
             faults.push("it judges every resource; name the kinds".to_owned());
         }
     }
-    let others = rule
-        .operations
-        .iter()
-        .flatten()
-        .filter(|op| !matches!(op.as_str(), "CREATE" | "UPDATE"));
-    faults
-        .extend(others.map(|op| format!("it judges {op}: only CREATE and UPDATE may wait for it")));
+    let others = rule.operations.iter().flatten().filter(|op| !matches!(op.as_str(), "CREATE" | "UPDATE"));
+    faults.extend(others.map(|op| format!("it judges {op}: only CREATE and UPDATE may wait for it")));
     faults
 }
 
@@ -111,41 +85,19 @@ mod tests {
         type Row = (&'static str, fn(&mut Value), &'static str);
         let table: [Row; 11] = [
             ("good", |_| {}, ""),
-            (
-                "everything",
-                |w| w["rules"][0]["apiGroups"] = json!(["*"]),
-                "the group \"*\"",
-            ),
-            (
-                "every kind",
-                |w| w["rules"][0]["resources"] = json!(["*"]),
-                "every resource",
-            ),
+            ("everything", |w| w["rules"][0]["apiGroups"] = json!(["*"]), "the group \"*\""),
+            ("every kind", |w| w["rules"][0]["resources"] = json!(["*"]), "every resource"),
             (
                 "pods",
-                |w| w["rules"][0] = json!({"apiGroups": [""], "apiVersions": ["*"], "resources": ["pods"], "operations": ["CREATE"]}),
+                |w| {
+                    w["rules"][0] = json!({"apiGroups": [""], "apiVersions": ["*"], "resources": ["pods"], "operations": ["CREATE"]})
+                },
                 "the group \"\"",
             ),
-            (
-                "deletions",
-                |w| w["rules"][0]["operations"] = json!(["CREATE", "DELETE"]),
-                "it judges DELETE",
-            ),
-            (
-                "every operation",
-                |w| w["rules"][0]["operations"] = json!(["*"]),
-                "it judges *",
-            ),
-            (
-                "slow",
-                |w| w["timeoutSeconds"] = json!(30),
-                "timeoutSeconds is 30",
-            ),
-            (
-                "soft",
-                |w| w["failurePolicy"] = json!("Ignore"),
-                "failurePolicy is not Fail",
-            ),
+            ("deletions", |w| w["rules"][0]["operations"] = json!(["CREATE", "DELETE"]), "it judges DELETE"),
+            ("every operation", |w| w["rules"][0]["operations"] = json!(["*"]), "it judges *"),
+            ("slow", |w| w["timeoutSeconds"] = json!(30), "timeoutSeconds is 30"),
+            ("soft", |w| w["failurePolicy"] = json!("Ignore"), "failurePolicy is not Fail"),
             (
                 "heartbeats",
                 |w| w["rules"][0] = json!({"apiGroups": ["coordination.k8s.io"], "apiVersions": ["*"], "resources": ["leases"], "operations": ["UPDATE"]}),
@@ -156,20 +108,13 @@ mod tests {
                 |w| w["rules"][0]["resources"] = json!(["macosinstances/status"]),
                 "the subresource macosinstances/status",
             ),
-            (
-                "side effects",
-                |w| w["sideEffects"] = json!("Unknown"),
-                "sideEffects is Unknown",
-            ),
+            ("side effects", |w| w["sideEffects"] = json!("Unknown"), "sideEffects is Unknown"),
         ];
         for (case, change, expected) in table {
             let found = findings(&with(change));
             match expected {
                 "" => assert!(found.is_empty(), "{case}: {found:?}"),
-                _ => assert!(
-                    found.iter().any(|f| f.contains(expected)),
-                    "{case}: {found:?}"
-                ),
+                _ => assert!(found.iter().any(|f| f.contains(expected)), "{case}: {found:?}"),
             }
         }
     }

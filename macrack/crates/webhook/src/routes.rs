@@ -56,23 +56,15 @@ pub(crate) fn path<K: Resource<DynamicType = ()>>() -> String {
 }
 
 /// A kind with rules of its own.
-pub(crate) trait Judged:
-    Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static
-{
-    fn judge<F: FactSource>(
-        self,
-        old: Option<Self>,
-        context: &Context<F>,
-    ) -> impl Future<Output = Verdict> + Send;
+pub(crate) trait Judged: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static {
+    fn judge<F: FactSource>(self, old: Option<Self>, context: &Context<F>) -> impl Future<Output = Verdict> + Send;
 }
 
 impl Judged for MacOSInstance {
     async fn judge<F: FactSource>(self, old: Option<Self>, context: &Context<F>) -> Verdict {
         if old.is_some() {
             // all that its rules speak of is immutable
-            return Verdict::Allow {
-                warnings: Vec::new(),
-            };
+            return Verdict::Allow { warnings: Vec::new() };
         }
         admit::instance::admit(&context.facts.instance(self, (context.clock)()).await)
     }
@@ -102,10 +94,7 @@ impl Judged for MacNodeClass {
     }
 }
 
-async fn review<K: Judged, F: FactSource>(
-    State(context): State<Arc<Context<F>>>,
-    body: Bytes,
-) -> Response {
+async fn review<K: Judged, F: FactSource>(State(context): State<Arc<Context<F>>>, body: Bytes) -> Response {
     let began = std::time::Instant::now();
     let request = match read::<K>(&body) {
         Ok(request) => request,
@@ -123,12 +112,7 @@ async fn review<K: Judged, F: FactSource>(
         took: began.elapsed(),
     };
     if let Verdict::Deny(refusal) = &verdict {
-        tracing::info!(
-            rule = refusal.rule,
-            user = answered.user,
-            dry_run = answered.dry_run,
-            "refused {refusal}"
-        );
+        tracing::info!(rule = refusal.rule, user = answered.user, dry_run = answered.dry_run, "refused {refusal}");
     }
     if let Some(observer) = &context.observer {
         observer(&answered);
@@ -138,45 +122,31 @@ async fn review<K: Judged, F: FactSource>(
 
 fn read<K: Judged>(body: &[u8]) -> Result<AdmissionRequest<DynamicObject>, String> {
     let kind = K::kind(&());
-    let review: AdmissionReview<DynamicObject> = serde_json::from_slice(body)
-        .map_err(|e| format!("the body is no AdmissionReview: {e}\n"))?;
-    let request: AdmissionRequest<DynamicObject> = review
-        .try_into()
-        .map_err(|_| "the AdmissionReview holds no request\n".to_owned())?;
+    let review: AdmissionReview<DynamicObject> =
+        serde_json::from_slice(body).map_err(|e| format!("the body is no AdmissionReview: {e}\n"))?;
+    let request: AdmissionRequest<DynamicObject> =
+        review.try_into().map_err(|_| "the AdmissionReview holds no request\n".to_owned())?;
     if request.kind.kind != kind || request.kind.group != K::group(&()) {
-        return Err(format!(
-            "{} is for {kind}, not for {}\n",
-            path::<K>(),
-            request.kind.kind
-        ));
+        return Err(format!("{} is for {kind}, not for {}\n", path::<K>(), request.kind.kind));
     }
-    if request.object.is_none()
-        && matches!(request.operation, Operation::Create | Operation::Update)
-    {
+    if request.object.is_none() && matches!(request.operation, Operation::Create | Operation::Update) {
         return Err("the request holds no object\n".to_owned());
     }
     Ok(request)
 }
 
-async fn verdict<K: Judged, F: FactSource>(
-    request: &AdmissionRequest<DynamicObject>,
-    context: &Context<F>,
-) -> Verdict {
-    let (object, old) = match (
-        typed::<K>(request, request.object.as_ref()),
-        typed::<K>(request, request.old_object.as_ref()),
-    ) {
-        (Ok(Some(object)), Ok(old)) => (object, old),
-        // a deletion, for which we are not registered
-        (Ok(None), _) => {
-            return Verdict::Allow {
-                warnings: Vec::new(),
-            };
-        }
-        // an old object that this version cannot read does not excuse the new one from its rules
-        (Ok(Some(object)), Err(_)) => (object, None),
-        (Err(refusal), _) => return Verdict::Deny(refusal),
-    };
+async fn verdict<K: Judged, F: FactSource>(request: &AdmissionRequest<DynamicObject>, context: &Context<F>) -> Verdict {
+    let (object, old) =
+        match (typed::<K>(request, request.object.as_ref()), typed::<K>(request, request.old_object.as_ref())) {
+            (Ok(Some(object)), Ok(old)) => (object, old),
+            // a deletion, for which we are not registered
+            (Ok(None), _) => {
+                return Verdict::Allow { warnings: Vec::new() };
+            }
+            // an old object that this version cannot read does not excuse the new one from its rules
+            (Ok(Some(object)), Err(_)) => (object, None),
+            (Err(refusal), _) => return Verdict::Deny(refusal),
+        };
     match tokio::time::timeout(FACTS, object.judge(old, context)).await {
         Ok(verdict) => verdict,
         Err(_) => Verdict::Deny(Refusal {
@@ -197,16 +167,12 @@ fn typed<K: Judged>(
     let Some(object) = object else {
         return Ok(None);
     };
-    serde_json::to_value(object)
-        .and_then(serde_json::from_value)
-        .map(Some)
-        .map_err(|e| Refusal {
-            rule: "readable",
-            object: subject(request),
-            problem: format!("this version of MacRack does not read it: {e}"),
-            way_out: "correct that field, or bring the operator to the version of the CRDs"
-                .to_owned(),
-        })
+    serde_json::to_value(object).and_then(serde_json::from_value).map(Some).map_err(|e| Refusal {
+        rule: "readable",
+        object: subject(request),
+        problem: format!("this version of MacRack does not read it: {e}"),
+        way_out: "correct that field, or bring the operator to the version of the CRDs".to_owned(),
+    })
 }
 
 fn subject(request: &AdmissionRequest<DynamicObject>) -> String {
@@ -228,12 +194,8 @@ fn response(request: &AdmissionRequest<DynamicObject>, verdict: Verdict) -> Admi
             (response.result.code, response.result.reason) = (422, "Invalid".to_owned());
             if refusal.is_for_now() {
                 // clients that honour Retry-After ask again by themselves
-                (response.result.code, response.result.reason) =
-                    (503, "ServiceUnavailable".to_owned());
-                response.result.details = Some(StatusDetails {
-                    retry_after_seconds: 1,
-                    ..no_details()
-                });
+                (response.result.code, response.result.reason) = (503, "ServiceUnavailable".to_owned());
+                response.result.details = Some(StatusDetails { retry_after_seconds: 1, ..no_details() });
             }
         }
     }

@@ -72,18 +72,10 @@ pub async fn serve<F: FactSource>(
 ///
 /// # Errors
 /// When the address, the certificate or the API server does not let us.
-pub async fn bind<F: FactSource>(
-    client: Client,
-    facts: Arc<F>,
-    options: WebhookOptions,
-) -> Result<Webhook, Error> {
+pub async fn bind<F: FactSource>(client: Client, facts: Arc<F>, options: WebhookOptions) -> Result<Webhook, Error> {
     let listen = options.listen;
-    let listener = TcpListener::bind(listen)
-        .await
-        .map_err(|e| Error::Listen(listen, e))?;
-    let address = listener
-        .local_addr()
-        .map_err(|e| Error::Listen(listen, e))?;
+    let listener = TcpListener::bind(listen).await.map_err(|e| Error::Listen(listen, e))?;
+    let address = listener.local_addr().map_err(|e| Error::Listen(listen, e))?;
     let reach = match options.reach {
         Reach::Url(url) => Reach::Url(url.replace("{port}", &address.port().to_string())),
         Reach::Service => Reach::Service,
@@ -102,18 +94,8 @@ pub async fn bind<F: FactSource>(
         }
     };
     let acceptor = TlsAcceptor::from(Arc::new(server_config(shown)?));
-    let router = router(Context {
-        facts,
-        clock: options.clock,
-        observer: options.observer,
-    });
-    Ok(Webhook {
-        listener,
-        address,
-        router,
-        source,
-        acceptor,
-    })
+    let router = router(Context { facts, clock: options.clock, observer: options.observer });
+    Ok(Webhook { listener, address, router, source, acceptor })
 }
 
 impl Webhook {
@@ -127,13 +109,7 @@ impl Webhook {
     /// # Errors
     /// None at present: trouble with single connections is theirs, and trouble with a renewal is tried again.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
-        let Self {
-            listener,
-            router,
-            source,
-            acceptor,
-            ..
-        } = self;
+        let Self { listener, router, source, acceptor, .. } = self;
         let (folder, keeper) = match source {
             Source::Folder(folder) => (Some(folder), None),
             Source::Own(keeper) => (None, Some(keeper)),
@@ -193,18 +169,9 @@ async fn answer(stream: TcpStream, acceptor: TlsAcceptor, router: axum::Router) 
         Err(_) => return tracing::debug!("a handshake took too long"),
     };
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE * 12);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(PATIENCE * 6);
-    if let Err(e) = builder
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
-        .await
-    {
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE * 12);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(PATIENCE * 6);
+    if let Err(e) = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await {
         tracing::debug!(error = %e, "a connection ended");
     }
 }
@@ -227,14 +194,7 @@ impl Keeper {
         let leaf = authority.leaf(&names, now)?;
         install::register(&client, &reach, &Trust::Bundle(authority.bundle(now))).await?;
         let shown = Shown::new(leaf.certified);
-        Ok(Self {
-            client,
-            reach,
-            names,
-            shown,
-            authority,
-            renew_at: leaf.renew_at,
-        })
+        Ok(Self { client, reach, names, shown, authority, renew_at: leaf.renew_at })
     }
 
     /// Wakes when the leaf is due and whenever the Secret changes.
@@ -262,20 +222,14 @@ impl Keeper {
 
     async fn renew(&mut self) -> Result<(), Error> {
         let now = Timestamp::now();
-        let authority =
-            authority::ensure(&secrets(&self.client), now, Some(&self.authority)).await?;
+        let authority = authority::ensure(&secrets(&self.client), now, Some(&self.authority)).await?;
         let replaced = authority != self.authority;
         if !replaced && now < self.renew_at {
             return Ok(());
         }
         let leaf = authority.leaf(&self.names, now)?;
         if replaced {
-            install::register(
-                &self.client,
-                &self.reach,
-                &Trust::Bundle(authority.bundle(now)),
-            )
-            .await?;
+            install::register(&self.client, &self.reach, &Trust::Bundle(authority.bundle(now))).await?;
         }
         self.shown.swap(leaf.certified);
         (self.authority, self.renew_at) = (authority, leaf.renew_at);
@@ -298,10 +252,7 @@ fn names(reach: &Reach) -> Result<Vec<String>, Error> {
         Reach::Url(url) => {
             let refused = || Error::Url(url.clone());
             let parsed: axum::http::Uri = url.parse().map_err(|_| refused())?;
-            let host = parsed
-                .host()
-                .filter(|_| parsed.scheme_str() == Some("https"))
-                .ok_or_else(refused)?;
+            let host = parsed.host().filter(|_| parsed.scheme_str() == Some("https")).ok_or_else(refused)?;
             Ok(vec![host.trim_matches(['[', ']']).to_owned()])
         }
     }
@@ -320,10 +271,6 @@ mod tests {
         for wrong in ["http://10.0.0.7", "10.0.0.7:8443", "", "https://"] {
             assert!(of(wrong).is_err(), "{wrong}");
         }
-        assert!(
-            names(&Reach::Service)
-                .unwrap()
-                .contains(&"macrack-webhook.macrack-system.svc".to_owned())
-        );
+        assert!(names(&Reach::Service).unwrap().contains(&"macrack-webhook.macrack-system.svc".to_owned()));
     }
 }

@@ -65,25 +65,20 @@ pub fn server_config(shown: Arc<Shown>) -> Result<ServerConfig, Error> {
 /// # Errors
 /// When either is unreadable or they do not match; `what` names where they come from.
 pub fn certified(what: &str, chain: &[u8], key: &[u8]) -> Result<CertifiedKey, Error> {
-    let chain: Vec<_> = CertificateDer::pem_slice_iter(chain)
-        .collect::<Result<_, _>>()
-        .map_err(|e| unusable(what, e))?;
+    let chain: Vec<_> =
+        CertificateDer::pem_slice_iter(chain).collect::<Result<_, _>>().map_err(|e| unusable(what, e))?;
     if chain.is_empty() {
         return Err(unusable(what, "it holds no certificate"));
     }
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| unusable(what, e))?;
-    let key =
-        rustls::crypto::ring::sign::any_supported_type(&key).map_err(|e| unusable(what, e))?;
+    let key = rustls::crypto::ring::sign::any_supported_type(&key).map_err(|e| unusable(what, e))?;
     let certified = CertifiedKey::new(chain, key);
     certified.keys_match().map_err(|e| unusable(what, e))?;
     Ok(certified)
 }
 
 fn unusable(what: &str, why: impl ToString) -> Error {
-    Error::Certificate {
-        what: what.to_owned(),
-        why: why.to_string(),
-    }
+    Error::Certificate { what: what.to_owned(), why: why.to_string() }
 }
 
 /// `tls.crt` and `tls.key` of a folder, as cert-manager's Secret is mounted.
@@ -100,11 +95,7 @@ impl Folder {
     pub(crate) fn open(dir: &Path) -> Result<Self, Error> {
         let stamps = stamps(dir);
         let shown = Shown::new(read(dir)?);
-        Ok(Self {
-            dir: dir.to_owned(),
-            read: Mutex::new(stamps),
-            shown,
-        })
+        Ok(Self { dir: dir.to_owned(), read: Mutex::new(stamps), shown })
     }
 
     /// Shows what the folder holds now. A pair that does not read is left for the next connection.
@@ -128,11 +119,7 @@ impl Folder {
 }
 
 fn stamps(dir: &Path) -> [Option<SystemTime>; 2] {
-    ["tls.crt", "tls.key"].map(|file| {
-        std::fs::metadata(dir.join(file))
-            .and_then(|m| m.modified())
-            .ok()
-    })
+    ["tls.crt", "tls.key"].map(|file| std::fs::metadata(dir.join(file)).and_then(|m| m.modified()).ok())
 }
 
 fn read(dir: &Path) -> Result<CertifiedKey, Error> {
@@ -140,11 +127,7 @@ fn read(dir: &Path) -> Result<CertifiedKey, Error> {
         let path = dir.join(name);
         std::fs::read(&path).map_err(|e| unusable(&path.display().to_string(), e))
     };
-    certified(
-        &dir.display().to_string(),
-        &file("tls.crt")?,
-        &file("tls.key")?,
-    )
+    certified(&dir.display().to_string(), &file("tls.crt")?, &file("tls.key")?)
 }
 
 #[cfg(test)]
@@ -159,13 +142,9 @@ mod tests {
     fn put(dir: &Path, (certificate, key): &(String, String), age: u64) {
         for (name, text) in [("tls.crt", certificate), ("tls.key", key)] {
             std::fs::write(dir.join(name), text).unwrap();
-            let file = std::fs::File::options()
-                .append(true)
-                .open(dir.join(name))
-                .unwrap();
+            let file = std::fs::File::options().append(true).open(dir.join(name)).unwrap();
             // two writes within a tick of the file system's clock must still differ
-            file.set_modified(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(age))
-                .unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(age)).unwrap();
         }
     }
 
@@ -181,11 +160,7 @@ mod tests {
         let other = pair();
         put(dir.path(), &(other.0.clone(), pair().1), 2);
         folder.refresh();
-        assert_eq!(
-            folder.shown.chain(),
-            first,
-            "a key that does not belong to the certificate"
-        );
+        assert_eq!(folder.shown.chain(), first, "a key that does not belong to the certificate");
 
         std::fs::write(dir.path().join("tls.crt"), "garbage").unwrap();
         folder.refresh();
@@ -200,9 +175,6 @@ mod tests {
     fn a_folder_without_a_pair_is_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let error = Folder::open(dir.path()).err().unwrap().to_string();
-        assert!(
-            error.contains("tls.crt") && error.starts_with("cannot use"),
-            "{error}"
-        );
+        assert!(error.contains("tls.crt") && error.starts_with("cannot use"), "{error}");
     }
 }
