@@ -41,8 +41,9 @@ pub async fn take(state_dir: &StateDir, around: &Surroundings) -> io::Result<BTr
     if tokio::time::timeout(PATIENCE, found_out).await.is_err() {
         tracing::warn!("not every VM could be looked at in time; those are Unknown");
     }
+    tracing::info!("inventory: {} VMs on this Mac", vms.len());
     for (uid, vm) in &vms {
-        tracing::info!(vm = %uid, found = ?vm.facts().life, "inventory");
+        tracing::info!(vm = %uid, "found {}", vm.facts().life);
     }
     Ok(vms)
 }

@@ -9,6 +9,8 @@
 //!
 //! A uid that is not known here has nothing on this disk.
 
+use std::fmt;
+
 use jiff::Timestamp;
 use macrack_wire::{GuestStage, VmError, VmReport};
 
@@ -53,6 +55,35 @@ pub enum Rest {
     Refused(VmError),
     /// It could not start, or broke; it is not tried again until it was ordered to stop.
     Failed(String),
+}
+
+impl fmt::Display for Life {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Life::Partial { why: Some(why), .. } => write!(f, "not made: {why}"),
+            Life::Partial { why: None, .. } => f.write_str("half made"),
+            Life::Cloning => f.write_str("cloning its disk"),
+            Life::AtRest(rest) => rest.fmt(f),
+            Life::Starting => f.write_str("starting"),
+            Life::Running => f.write_str("running"),
+            Life::Stopping => f.write_str("stopping"),
+            Life::Unknown(why) => write!(f, "unknown: {why}"),
+            Life::Wiping => f.write_str("wiping"),
+            Life::WipeFailed(why) => write!(f, "not wiped: {why}"),
+        }
+    }
+}
+
+impl fmt::Display for Rest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rest::Ready => f.write_str("at rest"),
+            Rest::GuestShutdown => f.write_str("at rest: the guest shut itself down"),
+            Rest::HostRestarted => f.write_str("at rest: the Mac restarted while it ran"),
+            Rest::Refused(error) => write!(f, "at rest: {error}"),
+            Rest::Failed(why) => write!(f, "failed: {why}"),
+        }
+    }
 }
 
 impl Life {

@@ -138,13 +138,11 @@ pub fn allocated(path: &Path) -> io::Result<u64> {
     Ok(path.symlink_metadata()?.blocks() * 512)
 }
 
+/// Sees a chunk: its bytes, or `None` for a hole, and its size; an error ends the copy.
+type Each<'a> = dyn FnMut(Option<&[u8]>, usize) -> io::Result<()> + 'a;
+
 /// Copies the runs of data; `each` sees every chunk: its bytes, or `None` for a hole of that size.
-fn copy_runs(
-    from: &File,
-    to: &File,
-    len: u64,
-    each: &mut dyn FnMut(Option<&[u8]>, usize) -> io::Result<()>,
-) -> io::Result<()> {
+fn copy_runs(from: &File, to: &File, len: u64, each: &mut Each<'_>) -> io::Result<()> {
     to.set_len(len)?;
     let zeros = vec![0; BLOCK];
     let mut buffer = vec![0; CHUNK];

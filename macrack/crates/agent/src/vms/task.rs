@@ -12,12 +12,13 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use macrack_wire::{VmDir, VmReport, VmWatch, WireError};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::make::{Making, make_files};
@@ -73,7 +74,7 @@ impl Link {
 enum Happened {
     Ordered(Command),
     Made(Result<Record, String>),
-    Heard(Result<Option<VmReport>, WireError>),
+    Heard(Box<Result<Option<VmReport>, WireError>>),
     Time,
     /// Nobody asks any more: the agent ends, the VM does not.
     Over,
@@ -105,8 +106,7 @@ pub(super) async fn run(
         match task.next(&mut commands).await {
             Happened::Ordered(command) => task.obey(command).await,
             Happened::Made(made) => task.made(made).await,
-            Happened::Heard(Ok(Some(report))) => task.heard(report),
-            Happened::Heard(Ok(None) | Err(_)) => task.link = Link::looking(),
+            Happened::Heard(news) => task.heard(*news),
             Happened::Time => task.tick().await,
             Happened::Over => return,
         }
@@ -135,8 +135,8 @@ impl Task {
         tokio::select! {
             command = commands.recv() => command.map_or(Happened::Over, Happened::Ordered),
             made = made => Happened::Made(made),
-            report = heard => Happened::Heard(report),
-            () = tokio::time::sleep_until(wake.into()) => Happened::Time,
+            report = heard => Happened::Heard(Box::new(report)),
+            () = tokio::time::sleep_until(wake) => Happened::Time,
         }
     }
 
@@ -182,11 +182,9 @@ impl Task {
     }
 
     fn enter(&self, life: Life) {
-        let dir = self.dir.path().file_name().unwrap_or_default().to_string_lossy();
-        if self.facts.borrow().life != life {
-            tracing::info!(vm = %dir, to = ?life, "moves on");
-        }
+        let before = self.facts.borrow().life.clone();
         self.facts.send_modify(|facts| facts.enter(life, Timestamp::now()));
+        self.log(&before);
     }
 
     async fn obey(&mut self, command: Command) {
@@ -286,8 +284,24 @@ impl Task {
         }
     }
 
-    fn heard(&mut self, report: VmReport) {
-        self.facts.send_modify(|facts| facts.hear(report, Timestamp::now()));
+    fn heard(&mut self, news: Result<Option<VmReport>, WireError>) {
+        match news {
+            Ok(Some(report)) => {
+                let before = self.facts.borrow().life.clone();
+                self.facts.send_modify(|facts| facts.hear(report, Timestamp::now()));
+                self.log(&before);
+            }
+            Ok(None) | Err(_) => self.link = Link::looking(),
+        }
+    }
+
+    /// Tells the log if the VM has moved on.
+    fn log(&self, before: &Life) {
+        let now = self.facts.borrow().life.clone();
+        if now != *before {
+            let vm = self.dir.path().file_name().unwrap_or_default().to_string_lossy();
+            tracing::info!(%vm, "{now}");
+        }
     }
 
     async fn tick(&mut self) {

@@ -46,7 +46,7 @@ async fn a_vm_becomes_ready_and_outlives_its_agent_and_its_node() {
     rack.agent.kill9().unwrap();
     assert!(is_alive(i32::try_from(before.0).unwrap()), "the VM died with its agent");
     rack.agent.restart().unwrap();
-    let log = format!("inventory vm={uid} found=Running");
+    let log = format!("found running vm={uid}");
     rack.agent.until_logged(&log, SOON).await.unwrap();
     rack.until_ready(&uid).await;
     assert_eq!(life_of(&rack, &uid), before, "the VM was started again");
