@@ -53,6 +53,10 @@ fn slots(facts: &Facts, from: &[Slot], to: &[Slot]) -> Result<(), String> {
             }
         }
     }
+    let holder = facts.node.status.as_ref().and_then(|s| s.lease_ref.as_ref());
+    let foreign = |s: &Slot| s.order != Order::Wipe && holder.is_none_or(|r| r.namespace != s.namespace);
+    let is_new = |s: &&Slot| from.iter().all(|old| old.uid != s.uid);
+    ensure(!to.iter().filter(is_new).any(foreign), "a slot given to another namespace than that of the lease")?;
     let unheld = facts.node.status.as_ref().is_none_or(|s| s.lease_ref.is_none());
     ensure(!unheld || to.iter().all(|s| s.order == Order::Wipe), "a VM on a chassis that nobody leases")
 }

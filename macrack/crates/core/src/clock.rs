@@ -23,6 +23,11 @@ impl Clocks {
         self.operator >= moment && self.server.present().is_some_and(|server| *server >= moment)
     }
 
+    /// Whether one clock is known to be before that moment: it has certainly not come for both.
+    pub fn one_before(&self, moment: Timestamp) -> bool {
+        self.operator < moment || self.server.present().is_some_and(|server| *server < moment)
+    }
+
     /// The later of both, rounded up to the second: when a lease is bound. `None` while one is unknown.
     pub fn bound_at(&self) -> Option<Timestamp> {
         let later = self.operator.max(*self.server.present()?);

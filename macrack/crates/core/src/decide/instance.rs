@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use macrack_api::{
     InstanceClassSpec, MacNode, MacNodeClassSpec, MacNodeLease, MacOSImage, MacOSInstance, MacOSInstanceStatus,
     names::{self, FINALIZER_INSTANCE, FINALIZER_POD},
-    rack::node::{Order, Slot, Vm},
+    rack::node::{Order, Slot, Vm, VmState},
 };
 use serde_json::json;
 
@@ -35,6 +35,8 @@ pub struct Facts {
     pub neighbours: Vec<MacOSInstance>,
     /// The pod of the placeholder's name, whoever made it.
     pub pod: Seen<Pod>,
+    /// Whether the VM that this pod stands for, by its label, is in a slot of any chassis.
+    pub pod_in_slot: Seen<bool>,
     /// Its image.
     pub image: Seen<MacOSImage>,
     /// Its size.
@@ -85,6 +87,11 @@ impl Facts {
     fn placeholder(&self) -> Option<&Pod> {
         self.pod.present().filter(|p| p.labels().get(names::LABEL_INSTANCE) == Some(&self.uid()))
     }
+    /// The placeholder of an earlier instance of this name, once its VM is in no slot: nobody else looks after it.
+    fn left_behind(&self) -> Option<&Pod> {
+        let other = |p: &&Pod| p.labels().get(names::LABEL_INSTANCE).is_some_and(|uid| *uid != self.uid());
+        self.pod.present().filter(other).filter(|_| self.pod_in_slot == Seen::Present(false))
+    }
 }
 
 /// What is to be done about one instance.
@@ -94,6 +101,9 @@ pub fn decide(facts: &Facts) -> Plan {
     let finalizers = facts.instance.finalizers().to_vec();
     let resource_version = facts.instance.resource_version().unwrap_or_default();
 
+    if let Some(pod) = facts.left_behind() {
+        remove(pod, &mut plan);
+    }
     if !facts.deleted() && !has_finalizer {
         plan.steps.push(Step::AddFinalizer {
             of: facts.own_ref(),
@@ -120,12 +130,13 @@ pub fn decide(facts: &Facts) -> Plan {
     plan
 }
 
-/// It holds no slot, for certain: nothing of it is on any Mac, or its Mac was retired and is wiped if it returns.
+/// It holds no slot, for certain, and its Mac reports nothing of it; or its Mac was retired and is wiped if it returns.
 fn over(facts: &Facts) -> bool {
+    let on_disk = facts.vm().is_some_and(|vm| vm.state != VmState::Wiped);
     match &facts.chassis {
         Seen::Unknown(_) => false,
         Seen::Absent => true,
-        Seen::Present(_) => facts.slot().is_none() || facts.retired(),
+        Seen::Present(_) => facts.retired() || (facts.slot().is_none() && !on_disk),
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Candidate {
     pub leasable: Leasable,
     /// When the lease that holds it could end at the earliest; nobody else's name is in it.
     pub free_at: Option<Timestamp>,
+    /// The floor of the last lease that the Mac itself remembers ([`super::node::remembered_floor`]).
+    pub remembered: Option<Timestamp>,
 }
 
 /// What was seen of one lease.
@@ -65,8 +67,22 @@ impl Facts {
     fn deleted(&self) -> bool {
         self.lease.metadata.deletion_timestamp.is_some()
     }
+    /// The one chassis of this lease: the one its status names, or before that the one whose leaseRef names it.
+    fn chassis(&self) -> Seen<&MacNode> {
+        let Some(serial) = self.status().serial else {
+            return self.holder.as_ref();
+        };
+        let uid = self.lease.uid();
+        let held = |n: &&MacNode| n.status.as_ref().and_then(|s| s.lease_ref.as_ref()).map(|r| &r.uid) == uid.as_ref();
+        match (&self.holder, &self.named) {
+            (Seen::Present(holder), _) if holder.spec.serial == serial => Seen::Present(holder),
+            (_, Seen::Present(named)) if held(&named) => Seen::Present(named),
+            (Seen::Unknown(why), _) | (_, Seen::Unknown(why)) => Seen::Unknown(why.clone()),
+            _ => Seen::Absent,
+        }
+    }
     fn lease_ref(&self) -> Option<&LeaseRef> {
-        self.holder.present()?.status.as_ref()?.lease_ref.as_ref()
+        self.chassis().present()?.status.as_ref()?.lease_ref.as_ref()
     }
     fn has_finalizer(&self) -> bool {
         self.lease.finalizers().iter().any(|f| f == FINALIZER_LEASE)
@@ -80,12 +96,20 @@ impl Facts {
 pub fn decide(facts: &Facts) -> Plan {
     let mut plan = Plan::default();
     let end = ended(facts);
-    if let Seen::Present(holder) = &facts.holder {
-        if let Some(moment) = next_moment(facts, holder) {
-            plan.wake_at(moment);
-        }
-    } else if !facts.deleted() && end.is_none() && facts.holder.is_absent() && facts.status().bound_at.is_none() {
+    let lives = !facts.deleted() && end.is_none();
+    if lives && !facts.has_finalizer() {
+        // first the finalizer, then the chassis: a lease without it could vanish while it holds one
+        plan.steps.push(Step::AddFinalizer {
+            of: facts.own_ref(),
+            finalizer: FINALIZER_LEASE,
+            finalizers: facts.lease.finalizers().to_vec(),
+            resource_version: facts.lease.resource_version().unwrap_or_default(),
+        });
+    } else if lives && facts.holder.is_absent() && facts.status().bound_at.is_none() {
         bind(facts, &mut plan);
+    }
+    if let Some(moment) = next_moment(facts) {
+        plan.wake_at(moment);
     }
     if may_go(facts, end.as_ref()) && facts.has_finalizer() {
         let resource_version = facts.lease.resource_version().unwrap_or_default();
@@ -126,7 +150,7 @@ fn ended(facts: &Facts) -> Option<LeaseEnd> {
         return Some(end);
     }
     let now = facts.clocks.operator;
-    if facts.holder.present().is_some_and(|h| h.spec.retirement.is_some()) {
+    if facts.chassis().present().is_some_and(|h| h.spec.retirement.is_some()) {
         return Some(LeaseEnd { reason: LeaseEndReason::Broken, at: time(now) });
     }
     if facts.deleted() {
@@ -137,11 +161,15 @@ fn ended(facts: &Facts) -> Option<LeaseEnd> {
     facts.clocks.both_past(maximum).then(|| LeaseEnd { reason: LeaseEndReason::Expired, at: time(now) })
 }
 
-fn next_moment(facts: &Facts, holder: &MacNode) -> Option<Timestamp> {
-    let lease_ref = holder.status.as_ref()?.lease_ref.as_ref()?;
+/// When the passing of time alone changes something; without its chassis, by what the lease itself remembers.
+fn next_moment(facts: &Facts) -> Option<Timestamp> {
+    let status = facts.status();
+    let (bound_at, floor_at) = match facts.lease_ref() {
+        Some(lease_ref) => (lease_ref.bound_at.0, lease_ref.earliest_release_at.0),
+        None => (status.bound_at?.0, status.earliest_release_at?.0),
+    };
     let now = facts.clocks.operator;
-    let floor_at = lease_ref.earliest_release_at.0;
-    let maximum = super::node::maximum(&facts.lease, lease_ref.bound_at.0);
+    let maximum = super::node::maximum(&facts.lease, bound_at);
     // a moment that the operator's clock has reached but the server's has not is looked at again at once
     [Some(floor_at), maximum].into_iter().flatten().filter(|m| !facts.clocks.both_past(*m)).map(|m| m.max(now)).min()
 }
@@ -152,18 +180,10 @@ fn bind(facts: &Facts, plan: &mut Plan) {
     if facts.class.present().is_none() {
         return;
     }
-    if !facts.has_finalizer() {
-        // first the finalizer, then the chassis: a lease without it could vanish while it holds one
-        plan.steps.push(Step::AddFinalizer {
-            of: facts.own_ref(),
-            finalizer: FINALIZER_LEASE,
-            finalizers: facts.lease.finalizers().to_vec(),
-            resource_version: facts.lease.resource_version().unwrap_or_default(),
-        });
-        return;
-    }
     let Some(chosen) = choose(facts) else { return };
-    let Some(bound_at) = facts.clocks.bound_at() else {
+    let remembered = chosen.remembered.is_some_and(|floor_at| !facts.clocks.both_past(floor_at));
+    let Some(bound_at) = facts.clocks.bound_at().filter(|_| !remembered) else {
+        plan.wake_at(facts.clocks.operator); // a clock that does not answer, or is behind, is asked again
         return;
     };
     plan.steps.push(Step::Bind {
@@ -204,8 +224,12 @@ pub fn needs_server_clock(lease: &MacNodeLease, lease_ref: Option<&LeaseRef>, ch
 
 fn write_status(facts: &Facts, end: Option<LeaseEnd>, plan: &mut Plan) {
     let (now, old, spec) = (facts.clocks.operator, facts.status(), &facts.lease.spec);
+    let chassis = facts.chassis();
+    if chassis.is_unknown() {
+        return; // what cannot be read now changes nothing, its words neither
+    }
     let lease_ref = facts.lease_ref();
-    let holder = facts.holder.present();
+    let holder = chassis.present().copied();
     let bound_at = lease_ref.map(|r| r.bound_at.clone()).or(old.bound_at.clone());
     let earliest = lease_ref
         .map(|r| r.earliest_release_at.clone())
@@ -216,7 +240,7 @@ fn write_status(facts: &Facts, end: Option<LeaseEnd>, plan: &mut Plan) {
     let (phase, ready) = summary(facts, end.as_ref(), past);
     let mut conditions = Conditions::over(&old.conditions, facts.lease.metadata.generation, now);
     conditions.set(Is::Ready, ready.0, ready.1, &ready.2);
-    match (&holder, &earliest) {
+    match (holder, &earliest) {
         (Some(holder), Some(earliest)) => {
             conditions.set(Is::Bound, true, Because::Bound, format!("{} is bound", holder.spec.serial));
             let (healthy, because, words) = health(holder);
@@ -229,7 +253,6 @@ fn write_status(facts: &Facts, end: Option<LeaseEnd>, plan: &mut Plan) {
                 words,
             );
         }
-        _ if facts.holder.is_unknown() => {}
         _ => {
             let because = if bound_at.is_some() && end.is_none() { Because::ChassisMissing } else { ready.1 };
             conditions.set(Is::Bound, false, because, &ready.2);
@@ -253,7 +276,7 @@ fn write_status(facts: &Facts, end: Option<LeaseEnd>, plan: &mut Plan) {
     plan.status = Some(json!({
         "observedGeneration": facts.lease.metadata.generation,
         "phase": phase,
-        "serial": holder.map(|h| h.spec.serial.clone()).or(old.serial),
+        "serial": old.serial.or(holder.map(|h| h.spec.serial.clone())),
         "nodeName": holder.and_then(|h| h.status.as_ref()?.node_name.clone()).or(old.node_name),
         "boundAt": bound_at,
         "earliestReleaseAt": earliest,
@@ -289,7 +312,8 @@ fn health(holder: &MacNode) -> (bool, Because, String) {
 
 /// The phase, and the summary condition.
 fn summary(facts: &Facts, end: Option<&LeaseEnd>, past: bool) -> (Phase, (bool, Because, String)) {
-    let holder = facts.holder.present();
+    let chassis = facts.chassis();
+    let holder = chassis.present();
     let until = facts.lease_ref().map(|r| rfc3339(r.earliest_release_at.0)).unwrap_or_default();
     if let Some(end) = end {
         return match end.reason {
@@ -410,21 +434,37 @@ pub fn free_at(node: &MacNode) -> Option<Timestamp> {
     node.status.as_ref()?.lease_ref.as_ref().map(|r| r.earliest_release_at.0)
 }
 
-/// Whether a bound lease still has a claim on its chassis, should the chassis not know of it.
+/// When a bound lease was bound, and its floor.
+fn binding(lease: &MacNodeLease) -> Option<(Timestamp, Timestamp)> {
+    let status = lease.status.as_ref()?;
+    let bound_at = status.bound_at.as_ref()?.0;
+    Some((bound_at, status.earliest_release_at.as_ref()?.0.max(after(bound_at, macrack_api::duration::FLOOR))))
+}
+
+/// Whether it is on its way out: what is left of it is its floor.
+fn is_over(lease: &MacNodeLease, bound_at: Timestamp, clocks: &Clocks) -> bool {
+    let ended = lease.status.as_ref().is_some_and(|s| s.end.is_some()) || lease.metadata.deletion_timestamp.is_some();
+    ended || super::node::maximum(lease, bound_at).is_some_and(|end| clocks.both_past(end))
+}
+
+/// Whether a bound lease still has a claim on its chassis, should the chassis not know of it: while it has, nobody else
+/// gets that chassis.
 pub fn claims(lease: &MacNodeLease, clocks: &Clocks) -> bool {
-    let Some(status) = &lease.status else {
+    let Some((bound_at, floor_at)) = binding(lease) else {
         return false;
     };
-    let (Some(bound_at), Some(earliest)) = (&status.bound_at, &status.earliest_release_at) else {
-        return false;
-    };
-    let ends = super::node::maximum(lease, bound_at.0).filter(|_| !lease.finalizers().is_empty());
-    let floor_at = earliest.0.max(after(bound_at.0, macrack_api::duration::FLOOR));
-    if status.end.is_some()
-        || lease.metadata.deletion_timestamp.is_some()
-        || ends.is_some_and(|end| clocks.both_past(end))
-    {
-        return !clocks.both_past(floor_at);
+    let ours = lease.finalizers().iter().any(|f| f == FINALIZER_LEASE);
+    match (is_over(lease, bound_at, clocks), ours) {
+        (false, ours) => ours,
+        (true, true) => !clocks.both_past(floor_at),
+        // let go already: only the floor itself still counts, and the Mac's own record of it needs both clocks
+        (true, false) => clocks.one_before(floor_at),
     }
-    lease.finalizers().iter().any(|f| f == FINALIZER_LEASE)
+}
+
+/// Of a lease with a claim: the binding to write back to a chassis that does not know of it. None where the floor may
+/// have passed: then it was released a moment ago, and is about to go.
+pub fn wants_back(lease: &MacNodeLease, clocks: &Clocks) -> Option<(Timestamp, Timestamp)> {
+    let (bound_at, floor_at) = binding(lease)?;
+    (!is_over(lease, bound_at, clocks) || clocks.one_before(floor_at)).then_some((bound_at, floor_at))
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt, api::ListParams};
 use macrack_api::{MacNode, MacOSInstance, names};
 use macrack_core::{
@@ -29,11 +30,13 @@ pub async fn instance(sources: &Sources, key: &Key) -> Option<Pass> {
     let neighbours = neighbours(sources, chassis.present(), &uid);
     let size = |i: &MacOSInstance| world.sizes.get(&Key::cluster(&i.spec.instance_class_name)).map(|c| c.spec.clone());
     let pod_key = Key::new(&key.namespace, names::placeholder(&key.name));
+    let pod = sources.confirmed(world.pods.get(&pod_key), &pod_key).await;
     let kube_node = chassis.present().map(|c| world.kube_nodes.get(&Key::cluster(names::node(&c.name_any()))));
     let facts = Facts {
         clocks: sources.clock.operator(),
         lease: world.leases.get(&Key::new(&key.namespace, &instance.spec.lease_name)).map(|l| l.as_ref().clone()),
-        pod: sources.confirmed(world.pods.get(&pod_key), &pod_key).await,
+        pod_in_slot: in_slot(sources, pod.present(), &uid).await,
+        pod,
         image: world.images.get(&Key::cluster(&instance.spec.image_name)).map(|i| i.as_ref().clone()),
         size: size(&instance),
         neighbour_sizes: neighbours.iter().filter_map(|n| size(n).present().cloned()).collect(),
@@ -93,6 +96,17 @@ async fn chassis(sources: &Sources, instance: &MacOSInstance, uid: &str) -> Seen
         return Seen::Absent;
     }
     slot_of(sources, uid).await
+}
+
+/// Whether the VM of a placeholder that another instance of this name left behind is in a slot. Of one's own nobody asks.
+async fn in_slot(sources: &Sources, pod: Option<&Pod>, uid: &str) -> Seen<bool> {
+    let Some(other) = pod.and_then(|p| p.labels().get(names::LABEL_INSTANCE)).filter(|other| *other != uid) else {
+        return Seen::Absent;
+    };
+    match slot_of(sources, other).await {
+        Seen::Unknown(why) => Seen::Unknown(why),
+        seen => Seen::Present(!seen.is_absent()),
+    }
 }
 
 async fn slot_of(sources: &Sources, uid: &str) -> Seen<MacNode> {

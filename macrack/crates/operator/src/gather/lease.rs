@@ -98,6 +98,7 @@ fn candidates(sources: &Sources, lease: &MacNodeLease, clocks: &Clocks) -> Vec<C
         Candidate {
             leasable: leasable(node, &class, &kube_node, claimed, clocks.operator),
             free_at: free_at(node),
+            remembered: decide::node::remembered_floor(node),
             uid: node.uid().unwrap_or_default(),
             serial: node.spec.serial.clone(),
             name,

@@ -5,7 +5,10 @@ use kube::ResourceExt;
 use macrack_api::MacNodeLease;
 
 use super::Facts;
-use crate::clock::{after, floor};
+use crate::{
+    clock::{after, floor},
+    seen::Seen,
+};
 
 /// How a chassis is held.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +55,9 @@ impl Hold {
 
     /// When the passing of time alone changes something.
     pub fn next_moment(&self, facts: &Facts) -> Option<Timestamp> {
-        let lease_ref = facts.lease_ref()?;
+        let Some(lease_ref) = facts.lease_ref() else {
+            return facts.remembered_floor().filter(|floor_at| *floor_at > facts.clocks.operator);
+        };
         let floor_at = lease_ref.earliest_release_at.0;
         match self {
             Self::Live { .. } => {
@@ -74,6 +79,17 @@ pub fn maximum(lease: &MacNodeLease, bound_at: Timestamp) -> Option<Timestamp> {
     Some(after(bound_at, text.parse().ok()?))
 }
 
+/// The chassis that a lease's own status names.
+fn told(lease: &MacNodeLease) -> Option<&str> {
+    lease.status.as_ref()?.serial.as_deref()
+}
+
+/// Whether the lease itself says that it has this chassis. Before that no slot is given: were it bound twice, an
+/// instance could win one on both.
+pub(super) fn is_told(facts: &Facts) -> bool {
+    facts.lease.present().and_then(told) == Some(facts.node.spec.serial.as_str())
+}
+
 /// How this chassis is held.
 pub(super) fn of(facts: &Facts) -> Hold {
     let Some(lease_ref) = facts.lease_ref() else {
@@ -89,12 +105,14 @@ pub(super) fn of(facts: &Facts) -> Hold {
         return Hold::Broken;
     }
     let lease = match &facts.lease {
-        crate::seen::Seen::Unknown(_) => return Hold::Unreadable,
-        crate::seen::Seen::Absent => return Hold::Dangling { past },
-        crate::seen::Seen::Present(lease) if lease.uid().as_deref() != Some(&lease_ref.uid) => {
+        Seen::Unknown(_) => return Hold::Unreadable,
+        Seen::Absent => return Hold::Dangling { past },
+        Seen::Present(lease) if lease.uid().as_deref() != Some(&lease_ref.uid) => return Hold::Dangling { past },
+        // bound twice by a decision on stale facts: the lease has the chassis that its status names, and only that
+        Seen::Present(lease) if told(lease).is_some_and(|serial| serial != facts.node.spec.serial) => {
             return Hold::Dangling { past };
         }
-        crate::seen::Seen::Present(lease) => lease,
+        Seen::Present(lease) => lease,
     };
     if lease.status.as_ref().is_some_and(|s| s.end.is_some()) {
         // expired, or broken on a chassis that was taken back: over for the tenant, the floor still holds

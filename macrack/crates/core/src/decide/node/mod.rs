@@ -22,7 +22,7 @@ mod status;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 use kube::ResourceExt;
 use macrack_api::{
     InstanceClassSpec, MacNode, MacNodeClass, MacNodeLease, MacOSInstance, RackConfigSpec, names,
@@ -80,11 +80,21 @@ impl Facts {
         let agent = self.node.status.as_ref()?.agent.as_ref()?;
         agent.vms.iter().find(|vm| vm.uid == uid).map(|vm| vm.state)
     }
+    /// The floor of the last lease that the Mac itself remembers.
+    fn remembered_floor(&self) -> Option<Timestamp> {
+        remembered_floor(&self.node)
+    }
     /// The agent has reported, and nothing of anybody is left on the disk.
     fn disk_is_empty(&self) -> bool {
         let agent = self.node.status.as_ref().and_then(|s| s.agent.as_ref());
         agent.is_some_and(|a| a.vms.iter().all(|vm| vm.state == VmState::Wiped))
     }
+}
+
+/// The floor of the last lease that a Mac itself remembers, whatever became of its MacNode.
+pub fn remembered_floor(node: &MacNode) -> Option<Timestamp> {
+    let last = node.status.as_ref()?.agent.as_ref()?.last_lease.as_ref()?;
+    Some(last.earliest_release_at.0)
 }
 
 /// What is to be done about one chassis.
@@ -113,10 +123,10 @@ pub fn decide(facts: &Facts) -> Plan {
             to: slots.clone(),
         });
     }
-    // the access follows the slots as they are now: what was just decided is granted in the next pass
-    place::grant(facts, &hold, &mut plan);
-    if slots.is_empty() && facts.status().slots.is_empty() {
-        release(facts, &hold, &mut plan);
+    match releasable(facts, &hold).filter(|_| slots.is_empty()) {
+        Some(lease_ref) => release(facts, lease_ref, &mut plan),
+        // the access follows the slots as they are now: what was just decided is granted in the next pass
+        None => place::grant(facts, &hold, &mut plan),
     }
     if let Some(moment) = hold.next_moment(facts) {
         plan.wake_at(moment);
@@ -125,15 +135,15 @@ pub fn decide(facts: &Facts) -> Plan {
     plan
 }
 
+/// The lease that may be taken off now: it is over, and nothing of it is left in a slot or on the disk.
+fn releasable<'a>(facts: &'a Facts, hold: &Hold) -> Option<&'a LeaseRef> {
+    let empty = facts.status().slots.is_empty() && facts.disk_is_empty();
+    facts.lease_ref().filter(|_| empty && hold.may_release() && facts.node.spec.retirement.is_none())
+}
+
 /// The end of a lease, in the order that leaves nothing behind at a crash after any step:
 /// access gone → `releasing` → taint back to unleased → leaseRef cleared.
-fn release(facts: &Facts, hold: &Hold, plan: &mut Plan) {
-    let Some(lease_ref) = facts.lease_ref() else {
-        return;
-    };
-    if !hold.may_release() || !facts.disk_is_empty() || facts.node.spec.retirement.is_some() {
-        return;
-    }
+fn release(facts: &Facts, lease_ref: &LeaseRef, plan: &mut Plan) {
     let (name, uid) = (facts.node.name_any(), lease_ref.uid.clone());
     let account = names::agent_account(&name);
     for kind in [Kind::RoleBinding, Kind::Role] {
@@ -141,9 +151,13 @@ fn release(facts: &Facts, hold: &Hold, plan: &mut Plan) {
     }
     if !lease_ref.releasing {
         plan.steps.push(Step::MarkReleasing { mac_node: name.clone(), lease_uid: uid.clone() });
-    }
-    if !plan.steps.iter().any(|s| matches!(s, Step::PatchNode { .. })) {
+        if plan.steps.iter().any(place::writes_node) {
+            return; // that write still carries the tenant's taint: it is turned in the next pass
+        }
         plan.steps.extend(place::patch_node(facts, None));
+    }
+    if facts.kube_node.is_unknown() {
+        return; // its taint may still be the tenant's
     }
     plan.steps.push(Step::ClearLease { mac_node: name, lease_uid: uid });
 }

@@ -35,7 +35,15 @@ fn is_empty(facts: &Facts, slot: &Slot) -> bool {
 
 /// What the agent is to do with the VM in this slot. Wipe is never taken back; what cannot be read changes nothing.
 fn order(facts: &Facts, hold: &Hold, slot: &Slot) -> Order {
-    if slot.order == Order::Wipe || *hold == Hold::Broken {
+    if slot.order == Order::Wipe {
+        return Order::Wipe;
+    }
+    // A Wiped under an order Run is older than that order: were it believed later, it would empty the slot under a VM
+    // that is being started now. The agent answers Run first, then the order changes.
+    if slot.order == Order::Run && facts.vm(&slot.uid) == Some(VmState::Wiped) {
+        return Order::Run;
+    }
+    if *hold == Hold::Broken {
         return Order::Wipe;
     }
     if *hold == Hold::Unreadable {
@@ -88,8 +96,8 @@ fn adopt_orphans(facts: &Facts, hold: &Hold, slots: &mut Vec<Slot>) {
     }
     for vm in agent.vms.iter().filter(|vm| vm.state != VmState::Wiped) {
         let named = slots.iter().any(|s| s.uid == vm.uid);
-        let awaited = hold.takes_instances()
-            && instances.iter().any(|i| i.uid().as_deref() == Some(&vm.uid) && i.metadata.deletion_timestamp.is_none());
+        let awaited =
+            hold.takes_instances() && instances.iter().any(|i| i.uid().as_deref() == Some(&vm.uid) && may_run(i, hold));
         if named || awaited || vm.uid.len() != 36 {
             continue;
         }
@@ -110,13 +118,16 @@ fn free_slot(slots: &[Slot]) -> Option<i32> {
 
 /// Oldest first, those that wait get the free slots, if the chassis can start anything at all.
 fn award(facts: &Facts, hold: &Hold, slots: &mut Vec<Slot>) {
-    let Seen::Present(instances) = &facts.instances else {
+    let (Seen::Present(instances), Some(lease_ref)) = (&facts.instances, facts.lease_ref()) else {
         return;
     };
-    if !facts.status().quarantine.is_empty() || facts.namespace_ending.present() != Some(&false) {
+    // what this very report says counts, not only what is on the list already
+    let quarantined = !super::quarantine::decide(&facts.node, facts.clocks.operator).is_empty();
+    if quarantined || facts.namespace_ending.present() != Some(&false) || !super::hold::is_told(facts) {
         return;
     }
-    let mut waiting: Vec<&MacOSInstance> = instances.iter().filter(|i| waits(i, hold, slots)).collect();
+    let ours = |i: &&MacOSInstance| i.namespace().as_deref() == Some(&lease_ref.namespace);
+    let mut waiting: Vec<&MacOSInstance> = instances.iter().filter(ours).filter(|i| waits(i, hold, slots)).collect();
     waiting.sort_by_key(|i| (i.creation_timestamp().map(|t| t.0), i.name_any()));
     for instance in waiting {
         let Some(free) = free_slot(slots) else { return };
@@ -137,28 +148,33 @@ fn waits(instance: &MacOSInstance, hold: &Hold, slots: &[Slot]) -> bool {
     let Some(uid) = instance.uid() else {
         return false;
     };
-    let full = instance.status.as_ref().is_some_and(|s| s.lease_full);
-    let older = matches!(hold, Hold::Held { since } if instance.creation_timestamp().is_none_or(|t| t.0 <= *since));
-    instance.metadata.deletion_timestamp.is_none()
+    may_run(instance, hold)
         && instance.finalizers().iter().any(|f| f == FINALIZER_INSTANCE)
-        && !full
-        && !older
         && slots.iter().all(|s| s.uid != uid)
 }
 
-/// Whether the instance fits beside those that hold a slot now.
+/// Whether it can still win a slot: not one that goes, that lost once, or that is older than the lease's deletion.
+fn may_run(instance: &MacOSInstance, hold: &Hold) -> bool {
+    let full = instance.status.as_ref().is_some_and(|s| s.lease_full);
+    let older = matches!(hold, Hold::Held { since } if instance.creation_timestamp().is_none_or(|t| t.0 <= *since));
+    instance.metadata.deletion_timestamp.is_none() && !full && !older
+}
+
+/// Whether the instance fits beside those that hold a slot now. Beside one whose size is not known (it is gone by
+/// force, or cannot be read) nothing fits until its slot is empty.
 fn fits(facts: &Facts, instance: &MacOSInstance, slots: &[Slot]) -> bool {
     let Seen::Present(class) = &facts.class else {
         return false;
     };
-    let beside = slots.iter().filter_map(|s| facts.holders.get(&s.uid)?.present().or_else(|| named(facts, &s.uid)));
-    let sizes: Option<Vec<&InstanceClassSpec>> =
-        beside.chain([instance]).map(|i| facts.sizes.get(&i.spec.instance_class_name)).collect();
+    let size = |i: &MacOSInstance| facts.sizes.get(&i.spec.instance_class_name);
+    let beside = slots.iter().map(|slot| holder(facts, &slot.uid).and_then(size));
+    let sizes: Option<Vec<&InstanceClassSpec>> = beside.chain([size(instance)]).collect();
     sizes.is_some_and(|sizes| capacity(&class.spec, &sizes).is_ok())
 }
 
-fn named<'a>(facts: &'a Facts, uid: &str) -> Option<&'a MacOSInstance> {
-    facts.instances.present()?.iter().find(|i| i.uid().as_deref() == Some(uid))
+fn holder<'a>(facts: &'a Facts, uid: &str) -> Option<&'a MacOSInstance> {
+    let seen = facts.holders.get(uid).and_then(Seen::present).into_iter();
+    seen.chain(facts.instances.present().into_iter().flatten()).find(|i| i.uid().as_deref() == Some(uid))
 }
 
 /// Whether VMs of these sizes fit together on a Mac of that class, beside the host's reserve.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Facts, Hold};
 use crate::{
-    clock::floor,
+    clock::{floor, time},
     plan::{Kind, Plan, Ref, Step},
     render::{access, node as render},
     seen::Seen,
@@ -35,26 +35,30 @@ pub(super) fn finalizer(facts: &Facts, plan: &mut Plan) {
 
 /// A MacNode that was made again gets back the leaseRef that its lease remembers, with the same clock.
 pub(super) fn restore_lease(facts: &Facts, plan: &mut Plan) {
-    let (None, Seen::Present(lease), Some(_)) = (facts.lease_ref(), &facts.claim, &facts.node.status) else {
+    let (Some(lease_ref), Some(_)) = (remembered(facts), &facts.node.status) else {
         return;
     };
-    let Some(status) = &lease.status else { return };
-    let (Some(bound_at), Some(earliest)) = (&status.bound_at, &status.earliest_release_at) else {
-        return;
-    };
-    let earliest = earliest.0.max(floor(bound_at.0, &lease.spec.minimum_duration));
     plan.steps.push(Step::Bind {
         mac_node: facts.node.name_any(),
         mac_node_uid: facts.node.uid().unwrap_or_default(),
-        lease_ref: LeaseRef {
-            namespace: lease.namespace().unwrap_or_default(),
-            name: lease.name_any(),
-            uid: lease.uid().unwrap_or_default(),
-            bound_at: bound_at.clone(),
-            earliest_release_at: crate::clock::time(earliest),
-            releasing: false,
-        },
+        lease_ref,
     });
+}
+
+/// The leaseRef that a lease remembers of this chassis, while the chassis itself knows of none.
+fn remembered(facts: &Facts) -> Option<LeaseRef> {
+    let (None, Seen::Present(lease)) = (facts.lease_ref(), &facts.claim) else {
+        return None;
+    };
+    let (bound_at, earliest) = super::super::lease::wants_back(lease, &facts.clocks)?;
+    Some(LeaseRef {
+        namespace: lease.namespace().unwrap_or_default(),
+        name: lease.name_any(),
+        uid: lease.uid().unwrap_or_default(),
+        bound_at: time(bound_at),
+        earliest_release_at: time(earliest.max(floor(bound_at, &lease.spec.minimum_duration))),
+        releasing: false,
+    })
 }
 
 /// The Node and the agent's own access exist and are as they should be.
@@ -65,18 +69,27 @@ pub(super) fn ensure(facts: &Facts, plan: &mut Plan) {
         Seen::Unknown(_) => {}
         Seen::Absent => {
             let object = Ref::cluster(Kind::Node, &names::node(&name));
-            plan.steps.push(Step::Create { object, body: render::new(&facts.node, lease) });
+            plan.steps.push(Step::Create { object, body: render::new(&facts.node, lease.as_ref()) });
         }
-        Seen::Present(_) => plan.steps.extend(patch_node(facts, lease)),
+        Seen::Present(_) => plan.steps.extend(patch_node(facts, lease.as_ref())),
     }
     for (object, body) in access::chassis(&name) {
         apply_if_changed(facts, object, body, plan);
     }
 }
 
-/// The lease whose taint the Node carries: none once the release has begun.
-fn tainting(facts: &Facts) -> Option<&LeaseRef> {
-    facts.lease_ref().filter(|r| !r.releasing)
+/// The lease whose taint the Node carries: none once the release has begun, and one that is about to be written back.
+fn tainting(facts: &Facts) -> Option<LeaseRef> {
+    facts.lease_ref().filter(|r| !r.releasing).cloned().or_else(|| remembered(facts))
+}
+
+/// Whether a step makes or changes the Node, its taint included.
+pub(super) fn writes_node(step: &Step) -> bool {
+    match step {
+        Step::PatchNode { .. } => true,
+        Step::Create { object, .. } => object.kind == Kind::Node,
+        _ => false,
+    }
 }
 
 /// Brings labels, taints and the cordon of an existing Node to what they should be, in one write.
