@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
 use futures::future::join_all;
-use k8s_openapi::{NamespaceResourceScope, jiff::Timestamp};
+use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope, jiff::Timestamp};
 use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
 use macrack_api::{
     InstanceClass, MacNode, MacNodeClass, MacNodeLease, MacOSImage, MacOSInstance, image::macos_image::MacOSImagePhase,
@@ -78,10 +78,7 @@ impl ApiFacts {
         self
     }
 
-    fn cluster<K: Resource<DynamicType = ()>>(&self) -> Api<K>
-    where
-        K: Resource<Scope = kube::core::ClusterResourceScope>,
-    {
+    fn cluster<K: Resource<DynamicType = (), Scope = ClusterResourceScope>>(&self) -> Api<K> {
         Api::all(self.client.clone())
     }
 

@@ -139,7 +139,7 @@ pub enum Policy {
     /// What is refused.
     Policy(Box<ValidatingAdmissionPolicy>),
     /// That it is.
-    Binding(ValidatingAdmissionPolicyBinding),
+    Binding(Box<ValidatingAdmissionPolicyBinding>),
 }
 
 /// The policies of `deploy/policies`, which belong to this version.

@@ -195,20 +195,20 @@ fn response(request: &AdmissionRequest<DynamicObject>, verdict: Verdict) -> Admi
             if refusal.is_for_now() {
                 // clients that honour Retry-After ask again by themselves
                 (response.result.code, response.result.reason) = (503, "ServiceUnavailable".to_owned());
-                response.result.details = Some(StatusDetails { retry_after_seconds: 1, ..no_details() });
+                response.result.details = Some(StatusDetails {
+                    name: request.name.clone(),
+                    group: request.kind.group.clone(),
+                    kind: request.kind.kind.clone(),
+                    uid: String::new(),
+                    causes: Vec::new(),
+                    retry_after_seconds: 1,
+                });
             }
         }
     }
     response
 }
 
-fn no_details() -> StatusDetails {
-    StatusDetails {
-        name: String::new(),
-        group: String::new(),
-        kind: String::new(),
-        uid: String::new(),
-        causes: Vec::new(),
-        retry_after_seconds: 0,
-    }
-}
+#[cfg(test)]
+#[path = "routes_tests.rs"]
+mod tests;

@@ -51,7 +51,7 @@ pub struct Webhook {
 }
 
 enum Source {
-    Own(Keeper),
+    Own(Box<Keeper>),
     Folder(Folder),
 }
 
@@ -84,7 +84,7 @@ pub async fn bind<F: FactSource>(client: Client, facts: Arc<F>, options: Webhook
         Certificate::SelfMade => {
             let keeper = Keeper::start(client, reach).await?;
             let shown = keeper.shown.clone();
-            (Source::Own(keeper), shown)
+            (Source::Own(Box::new(keeper)), shown)
         }
         Certificate::Dir(dir) => {
             let folder = Folder::open(dir)?;

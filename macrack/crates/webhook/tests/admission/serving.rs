@@ -1,9 +1,16 @@
 //! The webhook itself: its certificate is renewed under load, and no body hurts it.
 
-use k8s_openapi::api::{admissionregistration::v1::ValidatingWebhookConfiguration, core::v1::Secret};
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingWebhookConfiguration},
+    core::v1::Secret,
+};
 use kube::Api;
 use macrack_testkit::expect::{self, accepts, rejects};
-use macrack_webhook::{authority::SECRET, install::CONFIGURATION, lint};
+use macrack_webhook::{
+    authority::SECRET,
+    install::{self, CONFIGURATION},
+    lint,
+};
 use serde_json::json;
 
 use crate::world::{SOON, create, node_class, world};
@@ -43,4 +50,22 @@ async fn a_lost_certificate_is_replaced_while_it_serves() {
     let class = node_class();
     create(&world.admin, &class).await.unwrap();
     accepts(create(&tenant.client, &tenant.lease("l", &class)).await);
+}
+
+#[tokio::test]
+async fn the_policies_type_check_without_a_warning() {
+    let world = world().await;
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(world.admin.clone());
+    let ours = install::policies().unwrap().into_iter().filter_map(|policy| match policy {
+        install::Policy::Policy(policy) => policy.metadata.name,
+        install::Policy::Binding(_) => None,
+    });
+    for name in ours {
+        let checked = |p: &ValidatingAdmissionPolicy| {
+            p.status.as_ref().is_some_and(|s| s.observed_generation == p.metadata.generation)
+        };
+        let policy = expect::until_seen(&policies, &name, "type-checked", SOON, checked).await;
+        let warnings = policy.status.and_then(|s| s.type_checking).and_then(|t| t.expression_warnings);
+        assert_eq!(warnings.unwrap_or_default(), vec![], "{name}");
+    }
 }
