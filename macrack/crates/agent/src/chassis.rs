@@ -32,6 +32,8 @@ use crate::vms::{Command, Making, Surroundings, Vm, end_process};
 
 /// Between looks at what nothing announces: the host's facts, free space, foreign VMs.
 const LOOK: Duration = Duration::from_secs(10);
+/// Looks from one listing of the host's processes to the next, which costs more than the rest.
+const LIST_EVERY: u32 = 6;
 /// Bytes that the host itself needs free.
 const HOST_RESERVE: u64 = 10_000_000_000;
 
@@ -75,6 +77,8 @@ pub struct Chassis {
     pub bell: Bell,
     /// Whether the MacNode held a report when last seen, and how often it lost one.
     pub reported: (bool, u32),
+    /// Looks so far.
+    pub looks: u32,
 }
 
 /// What one pass is decided from, beside what the loop holds.
@@ -122,9 +126,9 @@ impl Chassis {
             Ok(facts) => self.facts = facts,
             Err(error) => tracing::error!(%error, "the facts of this Mac cannot be read; the last ones hold"),
         }
-        if self.quota.foreign > 0
-            && let Some(processes) = self.processes().await
-        {
+        self.looks = self.looks.wrapping_add(1);
+        let due = self.looks % LIST_EVERY == 1 || self.quota.foreign > 0;
+        if due && let Some(processes) = self.processes().await {
             self.quota.foreign = processes.iter().filter(|process| process.dir.is_none()).count();
         }
     }
@@ -142,7 +146,9 @@ impl Chassis {
         let recipes = slots
             .iter()
             .filter_map(|slot| Some((slot, self.links.get(&slot.uid)?)))
-            .map(|(slot, link)| (slot.uid.clone(), recipe::read(slot, &link.instance(), &self.catalogue)))
+            .map(|(slot, link)| {
+                (slot.uid.clone(), recipe::read(slot, &link.instance(), &self.catalogue, &self.facts.host_version))
+            })
             .collect();
         let mut gathered = Gathered {
             slots,

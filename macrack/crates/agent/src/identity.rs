@@ -183,7 +183,7 @@ impl Identity {
 
     /// Keeps a good token for as long as the agent runs; `node` is what is seen of the own Node.
     pub async fn keep(mut self, mut node: watch::Receiver<Seen<Node>>) {
-        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         let mut own_is_good = self.claims.is_some();
         loop {
             if self.claims.is_some() && own_is_good {

@@ -10,16 +10,33 @@ use std::time::Duration;
 
 use crate::life::Life;
 use crate::state_dir::{StateDir, is_uid};
-use crate::vms::{LOOKING, Surroundings, Vm};
+use crate::vms::{LOOKING, Surroundings, Vm, end_process};
 
 /// How long all VMs together may take to be found out about; more than a silent process is given.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// Ends every VM process of this chassis whose directory is gone: nothing could ever reach it, its disk is
+/// lost with it, and Wiped must be true when it is said.
+async fn reap(state_dir: &StateDir, around: &Surroundings) -> io::Result<()> {
+    let host = around.host.clone();
+    let listed = tokio::task::spawn_blocking(move || host.vm_processes()).await;
+    for process in listed.unwrap_or_else(|ended| Err(io::Error::other(ended)))? {
+        let Some(dir) = process.dir else { continue };
+        if dir.starts_with(state_dir.vms()) && !dir.exists() {
+            tracing::warn!(pid = process.pid, dir = %dir.display(), "a VM process has outlived its directory");
+            end_process(process.pid);
+        }
+    }
+    Ok(())
+}
+
 /// Takes up every VM on the disk.
 ///
 /// # Errors
-/// When the directory of VMs cannot be read: what is there is then not known, and nothing is done.
+/// When the directory of VMs or the processes of the host cannot be listed: what is there is then not known,
+/// and nothing is done.
 pub async fn take(state_dir: &StateDir, around: &Surroundings) -> io::Result<BTreeMap<String, Vm>> {
+    reap(state_dir, around).await?;
     let mut vms = BTreeMap::new();
     for entry in fs::read_dir(state_dir.vms())? {
         let entry = entry?;

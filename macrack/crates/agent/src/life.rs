@@ -48,7 +48,11 @@ pub enum Rest {
     /// Never started, or stopped as ordered.
     Ready,
     /// The guest shut itself down.
-    GuestShutdown,
+    GuestShutdown {
+        /// Not before this is it started again: a guest that shuts down as soon as it is up would be
+        /// started without end.
+        restart_at: Timestamp,
+    },
     /// The host went down while it ran.
     HostRestarted,
     /// The kernel refused its start: it counts two already. Nobody has judged yet why.
@@ -78,7 +82,7 @@ impl fmt::Display for Rest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Rest::Ready => f.write_str("at rest"),
-            Rest::GuestShutdown => f.write_str("at rest: the guest shut itself down"),
+            Rest::GuestShutdown { .. } => f.write_str("at rest: the guest shut itself down"),
             Rest::HostRestarted => f.write_str("at rest: the Mac restarted while it ran"),
             Rest::Refused(error) => write!(f, "at rest: {error}"),
             Rest::Failed(why) => write!(f, "failed: {why}"),

@@ -147,7 +147,7 @@ fn run<'a>(view: &View<'a>, slot: &'a Slot, life: Option<&Life>, alive: &mut Vec
         Some(Life::AtRest(Rest::Ready | Rest::HostRestarted)) => Next::Start,
         Some(Life::AtRest(Rest::Refused(_))) if view.quota.stuck => Next::Start,
         Some(Life::AtRest(Rest::Refused(_))) => return decision.actions.push(Action::Judge(uid())),
-        Some(Life::AtRest(Rest::GuestShutdown)) if restarts(view, slot) => Next::Start,
+        Some(Life::AtRest(Rest::GuestShutdown { .. })) if restarts(view, slot) => Next::Start,
         // stays as it is; it runs, is under way, or has ended for good
         Some(_) => return,
     };
@@ -195,9 +195,15 @@ fn obstacle(view: &View<'_>, slot: &Slot, life: Option<&Life>, next: Next, alive
     }
     // a disk is being cloned for each of these: they start as soon as it is
     let cloning = view.vms.iter().filter(|(_, life)| **life == Life::Cloning).count();
-    unsafe_chassis(view, alive, cloning).or_else(|| match next {
-        Next::Make => unmade(view, slot, life),
-        Next::Start => None,
+    unsafe_chassis(view, alive, cloning).or_else(|| match (next, life) {
+        (Next::Make, _) => unmade(view, slot, life),
+        (Next::Start, Some(Life::AtRest(Rest::GuestShutdown { restart_at }))) if *restart_at > view.now => {
+            let say = Say::Waiting(
+                "the guest shut itself down right after its start; it is started again in a moment".to_owned(),
+            );
+            Some(Wait { say, until: Some(*restart_at) })
+        }
+        (Next::Start, _) => None,
     })
 }
 

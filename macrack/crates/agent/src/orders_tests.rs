@@ -241,7 +241,7 @@ fn stop_then_run_starts_the_same_disk_again() {
 
 #[test]
 fn a_guest_that_shut_itself_down_is_restarted_only_if_its_policy_says_so() {
-    let shut_down = || Life::AtRest(Rest::GuestShutdown);
+    let shut_down = || Life::AtRest(Rest::GuestShutdown { restart_at: NOW });
     let mut world = world(&[("a", Order::Run)]).with("a", shut_down());
     assert_eq!(world.decide(), Decision::default());
     if let Some(wish) = world.wishes.get_mut("a") {
@@ -252,6 +252,19 @@ fn a_guest_that_shut_itself_down_is_restarted_only_if_its_policy_says_so() {
     assert_eq!(world.decide(), Decision::default(), "an unreadable policy restarts nothing");
     let stop = self::world(&[("a", Order::Stop)]).with("a", shut_down()).decide();
     assert_eq!(stop.actions, [Action::Forget("a".into())], "stopped by order, it may be started by order");
+}
+
+#[test]
+fn a_guest_that_shuts_down_as_soon_as_it_is_up_is_not_started_without_end() {
+    let later = NOW + jiff::SignedDuration::from_secs(10);
+    let mut world = world(&[("a", Order::Run)]).with("a", Life::AtRest(Rest::GuestShutdown { restart_at: later }));
+    if let Some(wish) = world.wishes.get_mut("a") {
+        wish.restart = Some(RestartPolicy::OnGuestShutdown);
+    }
+    assert!(world.waits_for("a").contains("right after its start"));
+    assert_eq!(world.decide().wake, Some(later));
+    world.now = later;
+    assert_eq!(world.decide().actions, [start("a")]);
 }
 
 #[test]

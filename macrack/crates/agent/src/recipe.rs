@@ -35,7 +35,12 @@ pub struct Recipe {
 ///
 /// # Errors
 /// In words for the person who looks at the instance.
-pub fn read(slot: &Slot, seen: &Seen<MacOSInstance>, catalogue: &Catalogue) -> Result<Recipe, String> {
+pub fn read(
+    slot: &Slot,
+    seen: &Seen<MacOSInstance>,
+    catalogue: &Catalogue,
+    host_version: &str,
+) -> Result<Recipe, String> {
     let instance = this(slot, seen)?;
     let (class_name, image_name) = (&instance.spec.instance_class_name, &instance.spec.image_name);
     let class = catalogue
@@ -44,6 +49,7 @@ pub fn read(slot: &Slot, seen: &Seen<MacOSInstance>, catalogue: &Catalogue) -> R
     let image = catalogue
         .image(image_name)
         .ok_or_else(|| format!("MacOSImage {image_name} does not exist, or was not read yet"))?;
+    runs_here(&image, host_version)?;
     combine(&instance, &class, &image)
 }
 
@@ -55,6 +61,21 @@ fn this(slot: &Slot, seen: &Seen<MacOSInstance>) -> Result<std::sync::Arc<MacOSI
         Seen::Absent => Err(format!("{name} does not exist")),
         Seen::Present(instance) if instance.uid().as_ref() == Some(&slot.uid) => Ok(instance.clone()),
         Seen::Present(_) => Err(format!("{name} is a later one of the same name; the slot is not its own")),
+    }
+}
+
+/// Whether the host is new enough for the image.
+fn runs_here(image: &MacOSImage, host_version: &str) -> Result<(), String> {
+    let numbers = |version: &str| {
+        let mut parts = version.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
+        [(); 3].map(|()| parts.next().unwrap_or(0))
+    };
+    match &image.spec.minimum_host_version {
+        Some(minimum) if numbers(host_version) < numbers(minimum) => Err(format!(
+            "MacOSImage {} needs macOS {minimum} or newer on its Mac, this one has {host_version}; upgrade the Mac, or use another image",
+            image.name_any()
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -166,6 +187,11 @@ mod tests {
         let read = |source: &str| combine(&instance, &class, &serde_json::from_value(image(source)).unwrap());
         let recipe = read(&format!("r.example/m@sha256:{}", "a".repeat(64))).unwrap();
         assert_eq!((recipe.memory_bytes, recipe.disk_bytes), (8 << 30, 20_000_000_000));
+        let mut newer: MacOSImage = serde_json::from_value(image("r.example/m")).unwrap();
+        newer.spec.minimum_host_version = Some("26.1".to_owned());
+        assert!(runs_here(&newer, "26.0").unwrap_err().contains("needs macOS 26.1"));
+        assert_eq!(runs_here(&newer, "26.10"), Ok(()), "ten is more than one");
+        assert_eq!(runs_here(&newer, "26.1.0"), Ok(()), "it is the same version");
         assert!(read("r.example/m:latest").unwrap_err().contains("MacOSImage m spec.source.oci.image"));
     }
 }

@@ -134,6 +134,7 @@ async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task:
         node_facts,
         bell,
         reported: (false, 0),
+        looks: 0,
     };
     Ok(tokio::spawn(chassis.run()))
 }

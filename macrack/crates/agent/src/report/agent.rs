@@ -78,7 +78,8 @@ pub fn render(sources: &Sources<'_>) -> AgentStatus {
         hardware: Some(Hardware {
             serial: short(&host.serial, 32),
             model: short(&host.model, 32),
-            chip: short(&host.chip, 32),
+            // as classes name it
+            chip: short(host.chip.strip_prefix("Apple ").unwrap_or(&host.chip), 32),
             cpu_cores: host.cpu_cores.into(),
             memory: Quantity::bytes(host.memory_bytes),
             storage: decimal(host.disk_bytes),

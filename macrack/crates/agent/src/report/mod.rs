@@ -52,7 +52,7 @@ fn at_rest(rest: &Rest) -> (VmState, Option<String>) {
     let words = |text: &str| Some(text.to_owned());
     match rest {
         Rest::Ready => (VmState::Stopped, None),
-        Rest::GuestShutdown => (VmState::Stopped, words("the guest shut itself down")),
+        Rest::GuestShutdown { .. } => (VmState::Stopped, words("the guest shut itself down")),
         Rest::HostRestarted => (VmState::Stopped, words("the Mac restarted while it ran")),
         Rest::Refused(error) => (VmState::Waiting, Some(error.to_string())),
         Rest::Failed(why) => (VmState::Failed, Some(why.clone())),

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::record::Record;
 use crate::images::Manifest;
 use crate::images::copy::clone_file;
+use crate::images::room::gigabytes;
 
 /// The text of a first-boot script, fetched when the disk is made and never again.
 pub type Script = BoxFuture<'static, Result<String, String>>;
@@ -89,6 +90,17 @@ pub(super) fn make_files(
     cancel: &CancellationToken,
 ) -> io::Result<Record> {
     let named = |what: &'static str| move |error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"));
+    let manifest: Manifest = macrack_wire::layout::read_json(&making.golden_dir.join("manifest.json"))?;
+    if manifest.disk_bytes > making.disk_bytes {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "its InstanceClass allows a disk of {}, the golden's has {}; make an instance of a larger class",
+                gigabytes(making.disk_bytes),
+                gigabytes(manifest.disk_bytes)
+            ),
+        ));
+    }
     match fs::remove_dir_all(dir.path()) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(named("removing the half-made disk")(error));
@@ -110,7 +122,6 @@ pub(super) fn make_files(
         .map_err(named("cloning the golden's disk"))?;
     clone_file(&making.golden_dir.join("aux.img"), &aux, 0, &mut go_on)
         .map_err(named("cloning the golden's auxiliary storage"))?;
-    let manifest: Manifest = macrack_wire::layout::read_json(&making.golden_dir.join("manifest.json"))?;
     write_json(&dir.manifest(), &contents(&manifest, &making.golden))?;
     let used = making.golden_dir.join("last-used");
     write_whole(&used, Timestamp::now().to_string().as_bytes()).map_err(named("noting that the golden is used"))?;

@@ -2,8 +2,13 @@
 
 use macrack_wire::{ErrorClass, LastState, StopCause, VmState};
 
+use jiff::SignedDuration;
+
 use super::record::Record;
 use crate::life::Rest;
+
+/// Least time between two starts of a guest that shuts itself down.
+const RESTART_EVERY: SignedDuration = SignedDuration::from_secs(10);
 
 /// Judges the end of a VM that has a disk and no process, in boot `boot_id`.
 pub(super) fn judge(record: &Record, last: Option<&LastState>, boot_id: &str) -> Rest {
@@ -19,7 +24,9 @@ pub(super) fn judge(record: &Record, last: Option<&LastState>, boot_id: &str) ->
         };
     };
     match (report.state, report.stop_cause) {
-        (VmState::Stopped, Some(StopCause::GuestShutdown)) => Rest::GuestShutdown,
+        (VmState::Stopped, Some(StopCause::GuestShutdown)) => {
+            Rest::GuestShutdown { restart_at: report.started_at + RESTART_EVERY }
+        }
         (VmState::Stopped, _) => Rest::Ready,
         (VmState::Failed, _) => match &report.error {
             // a new boot counts anew
@@ -64,7 +71,10 @@ mod tests {
     fn a_crash_is_told_from_a_clean_stop_and_both_from_a_host_that_went_down() {
         use StopCause::{Crashed, Forced, GuestShutdown, Requested, StartFailed};
         let now = |last: Option<LastState>| judge(&record(), last.as_ref(), "now");
-        assert_eq!(now(Some(last(VmState::Stopped, Some(GuestShutdown), None))), Rest::GuestShutdown);
+        assert_eq!(
+            now(Some(last(VmState::Stopped, Some(GuestShutdown), None))),
+            Rest::GuestShutdown { restart_at: Timestamp::UNIX_EPOCH + RESTART_EVERY }
+        );
         assert_eq!(now(Some(last(VmState::Stopped, Some(Requested), None))), Rest::Ready);
         assert_eq!(now(Some(last(VmState::Stopped, Some(Forced), None))), Rest::Ready);
         assert!(matches!(now(Some(last(VmState::Failed, Some(StartFailed), Some(6)))), Rest::Refused(_)));

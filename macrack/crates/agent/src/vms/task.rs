@@ -278,8 +278,12 @@ impl Task {
                 self.link = Link::looking();
                 self.look().await;
             }
-            // a process of it lives already: it is taken up
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.link = Link::looking(),
+            // a process of it lives already: it is taken up; if it is none of ours, the start has failed,
+            // and what an earlier process wrote is not taken for its end
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                self.remember(|record| record.pid = Some(0));
+                self.link = Link::looking();
+            }
             Err(error) => self.enter(Life::AtRest(Rest::Failed(error.to_string()))),
         }
     }
@@ -287,6 +291,10 @@ impl Task {
     fn heard(&mut self, news: Result<Option<VmReport>, WireError>) {
         match news {
             Ok(Some(report)) => {
+                if self.record.pid != Some(report.pid) {
+                    let pid = report.pid;
+                    self.remember(|record| record.pid = Some(pid));
+                }
                 let before = self.facts.borrow().life.clone();
                 self.facts.send_modify(|facts| facts.hear(report, Timestamp::now()));
                 self.log(&before);

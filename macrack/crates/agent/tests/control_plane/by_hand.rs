@@ -242,6 +242,22 @@ impl Rack {
         expect::until_gone(&self.nodes(), &self.node(), SOON).await;
     }
 
+    /// Has the agent look for its cluster where there is none, from its next start on.
+    pub(crate) fn cut_off(&self) {
+        self.rewrite_bootstrap(|text| text.replace(self.plane.server(), "https://127.0.0.1:1"));
+    }
+
+    /// Undoes [`Rack::cut_off`].
+    pub(crate) fn reconnect(&self) {
+        self.rewrite_bootstrap(|text| text.replace("https://127.0.0.1:1\"", &format!("{}\"", self.plane.server())));
+    }
+
+    fn rewrite_bootstrap(&self, change: impl FnOnce(String) -> String) {
+        let file = self.dir.path().join("bootstrap.json");
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, change(text)).unwrap();
+    }
+
     /// Takes the agent's rights in the tenant's namespace, as the deletion of that namespace does.
     pub(crate) async fn revoke(&self) {
         let what = format!("rolebinding/{}", names::agent_account(&self.name));

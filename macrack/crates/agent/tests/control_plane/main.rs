@@ -5,3 +5,4 @@
 mod by_hand;
 mod life;
 mod restart;
+mod trouble;

@@ -54,7 +54,7 @@ async fn a_guest_that_shuts_itself_down_is_told_from_one_that_was_stopped() {
     let bench = Bench::new().await;
     let vm = bench.running(1).await;
     bench.power_button(1);
-    until(&vm, "down", |facts| facts.life == Life::AtRest(Rest::GuestShutdown)).await;
+    until(&vm, "down", |facts| matches!(facts.life, Life::AtRest(Rest::GuestShutdown { .. }))).await;
     vm.order(Command::Start);
     until_ready(&vm).await;
 }
