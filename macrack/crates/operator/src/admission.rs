@@ -8,7 +8,7 @@ use macrack_webhook::{ApiFacts, Certificate, Reach, WebhookOptions, bind, instal
 
 /// The webhook's part of the command line.
 #[derive(clap::Args, Clone, Debug)]
-pub struct Args {
+pub struct AdmissionArgs {
     /// Where the admission webhook listens.
     #[arg(long, env = "MACRACK_WEBHOOK_LISTEN", default_value = "[::]:8443")]
     pub webhook_listen: SocketAddr,
@@ -24,7 +24,7 @@ pub struct Args {
 ///
 /// # Errors
 /// When the address, the certificate or the API server does not let us.
-pub async fn serve(client: Client, args: Args, stop: impl Future<Output = ()>) -> Result<()> {
+pub async fn serve(client: Client, args: AdmissionArgs, stop: impl Future<Output = ()>) -> Result<()> {
     install::install_policies(&client).await.context("installing the admission policies")?;
     let options = WebhookOptions {
         listen: args.webhook_listen,

@@ -21,13 +21,14 @@ struct Args {
     #[arg(long, env = "POD_NAME")]
     identity: Option<String>,
     #[command(flatten)]
-    webhook: macrack_operator::admission::Args,
+    webhook: macrack_operator::admission::AdmissionArgs,
 }
 
 #[tokio::main]
 async fn main() -> Result<()> {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()))
         .init();
     let args = Args::parse();

@@ -1,0 +1,118 @@
+//! The operator with clocks that are off and a death after so many writes. For the acceptance tests alone: the
+//! product's binary has no such flags.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use anyhow::Result;
+use clap::Parser;
+use http::{Method, Request};
+use k8s_openapi::jiff::SignedDuration;
+use kube::{Client, Config, client::ClientBuilder};
+use macrack_operator::{Options, admission, clock::Clock, decide, image_store::DirectoryStore};
+use tower::{Layer, Service};
+
+#[derive(Parser)]
+struct Args {
+    #[arg(long)]
+    image_store: DirectoryStore,
+    #[arg(long)]
+    identity: String,
+    #[arg(long, default_value_t = 0, allow_hyphen_values = true)]
+    operator_hours: i64,
+    #[arg(long, default_value_t = 0, allow_hyphen_values = true)]
+    server_hours: i64,
+    #[arg(long)]
+    kill_after: Option<usize>,
+    #[arg(long)]
+    no_webhook: bool,
+    #[command(flatten)]
+    webhook: admission::AdmissionArgs,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .init();
+    let args = Args::parse();
+    let plain = Client::try_default().await?;
+    let client = match args.kill_after {
+        None => plain.clone(),
+        Some(writes) => {
+            let deadly = Deadly { left: Arc::new(AtomicUsize::new(writes)) };
+            ClientBuilder::try_from(Config::infer().await?)?.with_layer(&deadly).build()
+        }
+    };
+    let hours = SignedDuration::from_hours;
+    let clock = Clock::shifted(plain.clone(), hours(args.operator_hours), hours(args.server_hours));
+    let serve = async {
+        if args.no_webhook {
+            std::future::pending::<()>().await;
+        }
+        admission::serve(plain, args.webhook, admission::terminated()).await
+    };
+    let options = Options { client, clock, store: Arc::new(args.image_store), identity: None };
+    let _ = args.identity;
+    tokio::select! {
+        served = serve => served,
+        () = decide(options, admission::terminated()) => Ok(()),
+    }
+}
+
+/// Kills this process with SIGKILL once the API server has answered the n-th write.
+#[derive(Clone)]
+struct Deadly {
+    left: Arc<AtomicUsize>,
+}
+
+impl<S> Layer<S> for Deadly {
+    type Service = Counting<S>;
+    fn layer(&self, inner: S) -> Counting<S> {
+        Counting { inner, left: self.left.clone() }
+    }
+}
+
+#[derive(Clone)]
+struct Counting<S> {
+    inner: S,
+    left: Arc<AtomicUsize>,
+}
+
+impl<S, B> Service<Request<B>> for Counting<S>
+where
+    S: Service<Request<B>>,
+    S::Future: Send + 'static,
+    S::Response: Send,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let path = request.uri().path().to_owned();
+        let counts =
+            request.method() != Method::GET && !path.contains("/events") && !path.contains("selfsubjectreviews");
+        let answer = self.inner.call(request);
+        let left = self.left.clone();
+        Box::pin(async move {
+            let answer = answer.await;
+            if counts && left.fetch_sub(1, Ordering::SeqCst) == 1 {
+                let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+            }
+            answer
+        })
+    }
+}

@@ -1,0 +1,9 @@
+//! What the acceptance tests share: a cluster with MacRack installed as a user installs it, the operator as a process
+//! with its own ServiceAccount, and puppet agents where no real one is needed.
+
+pub mod objects;
+pub mod puppet;
+pub mod rack;
+
+pub use puppet::{Manners, Puppet};
+pub use rack::{Operator, Rack};
