@@ -219,6 +219,55 @@ mod tests {
         assert!(seen > 20, "{seen}");
     }
 
+    fn documents(text: &str) -> Vec<serde_json::Value> {
+        serde_yaml::Deserializer::from_str(text)
+            .map(|document| serde::Deserialize::deserialize(document).unwrap())
+            .collect()
+    }
+
+    /// Every word of a list field in the rules of a role.
+    fn words(role: &serde_json::Value, field: &str) -> Vec<String> {
+        let rules = role["rules"].as_array().cloned().unwrap_or_default();
+        let lists = rules.iter().filter_map(|rule| rule[field].as_array());
+        lists.flatten().filter_map(|word| word.as_str().map(str::to_owned)).collect()
+    }
+
+    #[test]
+    fn no_role_has_a_wildcard_or_a_way_to_more_rights() {
+        for text in [
+            include_str!("../../../deploy/rbac/operator.yaml"),
+            include_str!("../../../deploy/rbac/agents.yaml"),
+            include_str!("../../../deploy/rbac/tenants.yaml"),
+        ] {
+            for role in documents(text) {
+                let name = &role["metadata"]["name"];
+                for field in ["apiGroups", "resources", "verbs"] {
+                    for word in words(&role, field) {
+                        assert!(!["*", "escalate", "bind", "impersonate"].contains(&word.as_str()), "{name}: {word}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_operator_may_keep_exactly_the_policies_that_are_built_in() {
+        let roles = documents(include_str!("../../../deploy/rbac/operator.yaml"));
+        let role = roles.iter().find(|r| r["kind"] == "ClusterRole").unwrap();
+        let mut may: Vec<String> = words(role, "resourceNames").into_iter().filter(|n| n != CONFIGURATION).collect();
+        let mut built_in: Vec<String> = policies()
+            .unwrap()
+            .into_iter()
+            .filter_map(|policy| match policy {
+                Policy::Policy(policy) => policy.metadata.name,
+                Policy::Binding(_) => None,
+            })
+            .collect();
+        may.sort();
+        built_in.sort();
+        assert_eq!(may, built_in);
+    }
+
     #[test]
     fn cert_manager_injects_what_we_leave_out() {
         let ours = configuration(&Reach::Service, &Trust::Injected);

@@ -59,6 +59,19 @@ async fn with_the_webhook_down_our_kinds_are_refused_and_nothing_else_stops() {
     let config = json!({"apiVersion": "config.macrack.io/v1alpha1", "kind": "RackConfig", "metadata": {"name": "default"}, "spec": {}});
     accepts(create(&admin, &config).await);
 
+    // facts that cannot be read refuse, and say that it is for now
+    let unbind = ["delete", "clusterrolebinding", "macrack:operator"];
+    plane.kubectl(&unbind).await.unwrap().success().unwrap();
+    let blind = async || match create(&admin, &instance("blind")).await {
+        Err(kube::Error::Api(s)) => {
+            s.code == 503 && s.message.contains("[try-again]") && s.message.contains("403 Forbidden")
+        }
+        _ => false,
+    };
+    expect::until_effective("the loss of its rights", SOON, blind).await;
+    plane.kubectl(&["apply", "--server-side", "-f", &world::deploy("rbac")]).await.unwrap().success().unwrap();
+    expect::until_effective("its rights", SOON, judged).await;
+
     stop.send(()).unwrap();
     serving.await.unwrap().unwrap();
     let configurations: Api<ValidatingWebhookConfiguration> = Api::all(admin.clone());
