@@ -142,6 +142,21 @@ async fn an_idle_client_is_kept_for_a_day_and_a_drip_feeding_one_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_that_is_begun_and_not_finished_ends_the_connection_in_time() {
+    let (mut peer, served) = server();
+    let hello = serde_json::to_vec(&Hello::of(Role::Vm)).unwrap();
+    peer.write_all(&u32::try_from(hello.len()).unwrap().to_be_bytes()).await.unwrap();
+    peer.write_all(&hello).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    peer.write_all(&[0, 0, 0, 30, b'{']).await.unwrap();
+    let begun = Instant::now();
+    let served = tokio::time::timeout(Duration::from_secs(3_600), served).await;
+    let error = served.unwrap().unwrap().unwrap_err();
+    assert!(error.to_string().starts_with("the rest of a begun frame"), "{error}");
+    assert_eq!(begun.elapsed(), LIMITS.patience);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_never_reads_is_dropped_and_holds_up_nobody() {
     let (ours, mut peer) = duplex(512);
     let service = Steady(watch::Sender::new(report(GuestStage::AgentStarting)));

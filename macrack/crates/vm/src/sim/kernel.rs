@@ -41,7 +41,7 @@ pub struct Kernel {
 /// The kernel's lock.
 #[derive(Debug)]
 pub struct Locked {
-    _file: File,
+    _held: Held,
 }
 
 /// A counted slot, for the life of the process that holds it.
@@ -87,8 +87,7 @@ impl Kernel {
     /// Takes the one lock under which everything is judged.
     pub fn lock(&self) -> io::Result<Locked> {
         let file = open(&self.directory.join("lock"))?;
-        file.lock()?;
-        Ok(Locked { _file: file })
+        Ok(Locked { _held: Held::wait(file)? })
     }
 
     /// Marks this process as one that a reboot kills.
@@ -114,8 +113,9 @@ impl Kernel {
             return Err(NoSlot::Rebooted);
         }
         self.settle(lock, chassis)?;
-        for mut file in self.slots()? {
-            if !try_lock(&file)? || read(&mut file)?.is_some() {
+        for seat in self.seats()? {
+            let Seat::Free(mut held) = seat else { continue };
+            if read(held.file()?)?.is_some() {
                 continue;
             }
             let occupant = Occupant {
@@ -124,27 +124,26 @@ impl Kernel {
                 boot_id: chassis.boot_id.clone(),
                 stuck: false,
             };
-            write(&mut file, Some(&occupant))?;
-            return Ok(Slot { _file: file });
+            write(held.file()?, Some(&occupant))?;
+            return Ok(Slot { _file: held.keep()? });
         }
         Err(NoSlot::Limit)
     }
 
     /// Brings the slots of ended processes up to date: freed, or stuck for the rest of this boot.
     pub(super) fn settle(&self, _: &Locked, chassis: &ChassisFile) -> io::Result<()> {
-        for mut file in self.slots()? {
-            if !try_lock(&file)? {
-                continue;
-            }
-            let Some(mut occupant) = read(&mut file)? else {
+        for seat in self.seats()? {
+            let Seat::Free(mut held) = seat else { continue };
+            let file = held.file()?;
+            let Some(mut occupant) = read(file)? else {
                 continue;
             };
             let this_boot = occupant.boot_id == chassis.boot_id;
             if this_boot && (occupant.stuck || chassis.faults.stick_counter) {
                 occupant.stuck = true;
-                write(&mut file, Some(&occupant))?;
+                write(file, Some(&occupant))?;
             } else {
-                write(&mut file, None)?;
+                write(file, None)?;
             }
         }
         Ok(())
@@ -153,8 +152,11 @@ impl Kernel {
     /// How many slots are counted; [`Kernel::settle`] comes first.
     pub(super) fn counted(&self, _: &Locked) -> io::Result<usize> {
         let mut counted = 0;
-        for mut file in self.slots()? {
-            counted += usize::from(!try_lock(&file)? || read(&mut file)?.is_some());
+        for seat in self.seats()? {
+            counted += usize::from(match seat {
+                Seat::Taken(_) => true,
+                Seat::Free(mut held) => read(held.file()?)?.is_some(),
+            });
         }
         Ok(counted)
     }
@@ -162,8 +164,8 @@ impl Kernel {
     /// The living processes that hold a slot.
     pub(super) fn holders(&self, _: &Locked) -> io::Result<Vec<Occupant>> {
         let mut holders = Vec::new();
-        for mut file in self.slots()? {
-            if !try_lock(&file)? {
+        for seat in self.seats()? {
+            if let Seat::Taken(mut file) = seat {
                 holders.extend(read(&mut file)?);
             }
         }
@@ -176,16 +178,15 @@ impl Kernel {
         let mut killed = 0;
         for entry in fs::read_dir(self.processes())? {
             let path = entry?.path();
-            let mut mark = open(&path)?;
-            if !try_lock(&mark)? {
+            if let Seat::Taken(mut mark) = Seat::of(open(&path)?)? {
                 let Some(occupant) = read(&mut mark)? else {
                     continue;
                 };
                 if uid.is_some_and(|uid| uid != occupant.uid) {
                     continue;
                 }
-                kill(&mark, occupant.pid)?;
-                self.await_end(&mark, occupant.pid)?;
+                kill(&path, occupant.pid)?;
+                self.await_end(mark, occupant.pid)?;
                 killed += 1;
             }
             fs::remove_file(&path)?;
@@ -194,18 +195,20 @@ impl Kernel {
     }
 
     /// The end of a process gives its locks back, the mark's before the slot's.
-    fn await_end(&self, mark: &File, pid: u32) -> io::Result<()> {
-        mark.lock()?;
-        for mut slot in self.slots()? {
-            if read(&mut slot)?.is_some_and(|occupant| occupant.pid == pid) {
-                slot.lock()?;
+    fn await_end(&self, mark: File, pid: u32) -> io::Result<()> {
+        Held::wait(mark)?;
+        for seat in self.seats()? {
+            if let Seat::Taken(mut slot) = seat
+                && read(&mut slot)?.is_some_and(|occupant| occupant.pid == pid)
+            {
+                Held::wait(slot)?;
             }
         }
         Ok(())
     }
 
-    fn slots(&self) -> io::Result<Vec<File>> {
-        (0..SLOTS).map(|slot| open(&self.directory.join(format!("slot-{slot}")))).collect()
+    fn seats(&self) -> io::Result<Vec<Seat>> {
+        (0..SLOTS).map(|slot| Seat::of(open(&self.directory.join(format!("slot-{slot}")))?)).collect()
     }
 
     fn processes(&self) -> PathBuf {
@@ -213,8 +216,61 @@ impl Kernel {
     }
 }
 
-/// Kills `pid` if it is still the process that holds `mark`: the number alone could by now be another's.
-fn kill(mark: &File, pid: u32) -> io::Result<()> {
+/// A file that a living process may hold.
+enum Seat {
+    /// Nobody held it; now this process does, for as long as it looks.
+    Free(Held),
+    /// Another process holds it.
+    Taken(File),
+}
+
+impl Seat {
+    fn of(file: File) -> io::Result<Self> {
+        match file.try_lock() {
+            Ok(()) => Ok(Seat::Free(Held(Some(file)))),
+            Err(TryLockError::WouldBlock) => Ok(Seat::Taken(file)),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+/// A lock that is given back in so many words. Closing the file would not do: a child that another
+/// thread is just starting has a copy of it until it executes its program.
+#[derive(Debug)]
+struct Held(Option<File>);
+
+impl Held {
+    fn wait(file: File) -> io::Result<Self> {
+        file.lock()?;
+        Ok(Held(Some(file)))
+    }
+
+    fn file(&mut self) -> io::Result<&mut File> {
+        self.0.as_mut().ok_or_else(gone)
+    }
+
+    /// Holds it for the life of the process.
+    fn keep(mut self) -> io::Result<File> {
+        self.0.take().ok_or_else(gone)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(file) = &self.0
+            && let Err(error) = file.unlock()
+        {
+            tracing::error!(%error, "a lock is not given back");
+        }
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the lock was given away")
+}
+
+/// Kills `pid` if it still holds the mark at `path`: the number alone could by now be another's.
+fn kill(path: &Path, pid: u32) -> io::Result<()> {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
         let message = format!("{pid} is no process id");
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
@@ -224,7 +280,7 @@ fn kill(mark: &File, pid: u32) -> io::Result<()> {
         Err(rustix::io::Errno::SRCH) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    if try_lock(mark)? {
+    if let Seat::Free(_) = Seat::of(open(path)?)? {
         return Ok(());
     }
     match pidfd_send_signal(process, Signal::KILL) {
@@ -241,14 +297,6 @@ fn open(path: &Path) -> io::Result<File> {
         .truncate(false)
         .open(path)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
-}
-
-fn try_lock(file: &File) -> io::Result<bool> {
-    match file.try_lock() {
-        Ok(()) => Ok(true),
-        Err(TryLockError::WouldBlock) => Ok(false),
-        Err(TryLockError::Error(error)) => Err(error),
-    }
 }
 
 fn read(file: &mut File) -> io::Result<Option<Occupant>> {

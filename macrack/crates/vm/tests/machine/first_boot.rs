@@ -5,9 +5,10 @@ use std::io::{BufRead, BufReader};
 use std::process::Command;
 
 use macrack_wire::{FirstBoot, GuestStage, VmReport};
-use tokio::task::spawn_blocking;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
 
-use crate::rack::{Rack, stage};
+use crate::rack::{PATIENCE, Rack, stage};
 
 fn first_boot(report: &VmReport) -> Option<&FirstBoot> {
     report.guest.as_ref().map(|guest| &guest.first_boot)
@@ -39,18 +40,20 @@ async fn a_script_that_was_cut_short_is_interrupted_dies_with_its_vm_and_never_r
     let alive = dir.guest_root().join("alive");
     assert!(Command::new("mkfifo").arg(&alive).status().unwrap().success());
     rack.start("a");
-    let script = spawn_blocking(move || {
-        let mut lines = BufReader::new(fs::File::open(alive).unwrap()).lines();
-        assert_eq!(lines.next().unwrap().unwrap(), "begun");
-        lines
+    let (said, mut script) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(fs::File::open(alive).unwrap()).lines() {
+            said.send(line.unwrap()).unwrap();
+        }
     });
-    let mut script = script.await.unwrap();
+    let begun = timeout(PATIENCE, script.recv()).await.unwrap();
+    assert_eq!(begun.as_deref(), Some("begun"));
     let during = rack.until("a", |report| first_boot(report) == Some(&FirstBoot::Running)).await;
     assert_eq!(stage(&during), Some(GuestStage::UserSession));
 
     rack.chassis.kill("a").unwrap();
-    let rest = spawn_blocking(move || script.next()).await.unwrap();
-    assert!(rest.is_none(), "the end of the script closes its pipe");
+    let rest = timeout(PATIENCE, script.recv()).await;
+    assert_eq!(rest, Ok(None), "the end of the script closes its pipe");
 
     for _ in 0..2 {
         rack.start("a");

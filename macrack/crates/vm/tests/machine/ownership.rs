@@ -6,11 +6,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use macrack_wire::client::connect;
 use macrack_wire::{ErrorClass, StopCause, VmDescription, VmState};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::rack::{Rack, VM, stage};
+use tokio::io::AsyncReadExt;
+use tokio::time::timeout;
+
+use crate::rack::{PATIENCE, Rack, VM, stage};
 
 #[tokio::test]
 async fn a_second_process_on_one_directory_is_refused_and_leaves_the_first_alone() {
@@ -87,6 +92,20 @@ async fn rack_after_line(parent: &mut std::process::Child, rack: &Rack) -> macra
     let started = lines.map_while(Result::ok).any(|line| line == "started");
     assert!(started);
     rack.ready("a").await
+}
+
+#[tokio::test]
+async fn a_guest_dies_with_its_vm_process() {
+    let rack = Rack::new();
+    let dir = rack.make("a");
+    rack.start("a");
+    rack.ready("a").await;
+    let mut guest = connect(&dir.guest_socket(), PATIENCE).await.unwrap();
+    rack.chassis.kill("a").unwrap();
+    let rest = timeout(Duration::from_secs(4), guest.read_to_end(&mut Vec::new())).await;
+    assert!(rest.is_ok(), "its connection ends with it, sooner than it would drop a silent peer");
+    let refused = connect(&dir.guest_socket(), PATIENCE).await;
+    assert!(refused.is_err(), "nobody listens any more");
 }
 
 #[tokio::test]

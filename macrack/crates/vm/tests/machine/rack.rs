@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 
 /// How long a test waits for what must happen; none of them takes nearly as long.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) const VM: &str = env!("CARGO_BIN_EXE_macrack-vm");
 
@@ -115,8 +115,10 @@ impl Rack {
     pub(crate) async fn until(&self, uid: &str, wanted: impl Fn(&VmReport) -> bool) -> VmReport {
         let mut last = None;
         let watched = timeout(PATIENCE, async {
-            if let Ok(client) = VmClient::connect(&self.dir(uid).socket(), PATIENCE).await {
-                let mut reports = client.watch().await.unwrap();
+            // a VM that ends meanwhile leaves its last report in its state
+            if let Ok(client) = VmClient::connect(&self.dir(uid).socket(), PATIENCE).await
+                && let Ok(mut reports) = client.watch().await
+            {
                 while let Ok(Some(report)) = reports.next().await {
                     if wanted(&report) {
                         return Some(report);
