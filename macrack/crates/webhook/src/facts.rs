@@ -62,8 +62,8 @@ pub struct ApiFacts {
 /// five seconds are over.
 const READ: Duration = Duration::from_millis(1800);
 
-/// Largest list in one answer; longer ones are read in parts.
-const PAGE: u32 = 1000;
+/// Before a busy API server is asked again; doubled each time.
+const PAUSE: Duration = Duration::from_millis(40);
 
 impl ApiFacts {
     /// By this client, which needs to read MacRack's kinds.
@@ -165,8 +165,12 @@ impl FactSource for ApiFacts {
     async fn image(&self, image: MacOSImage, old: Option<MacOSImage>) -> image::Facts {
         let images: Api<MacOSImage> = self.cluster();
         let leases: Api<MacNodeLease> = Api::all(self.client.clone());
-        let (others, leases) = tokio::join!(list(&images, ListParams::default()), list(&leases, ListParams::default()));
-        let tenants = leases.map(|leases| leases.iter().filter_map(ResourceExt::namespace).collect());
+        let all = ListParams::default();
+        let (others, leases) = tokio::join!(list(&images, all.clone()), in_time(|| leases.list_metadata(&all)));
+        let tenants = match leases {
+            Ok(leases) => Seen::Present(leases.items.iter().filter_map(ResourceExt::namespace).collect()),
+            Err(why) => Seen::Unknown(why),
+        };
         image::Facts { image, old, others, tenants }
     }
 
@@ -185,37 +189,43 @@ async fn get<K>(api: &Api<K>, name: &str) -> Seen<K>
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
-    match in_time(api.get_opt(name)).await {
+    match in_time(|| api.get_opt(name)).await {
         Ok(found) => found.into(),
         Err(why) => Seen::Unknown(why),
     }
 }
 
+/// Without a limit: the API server then answers from its cache, once that has caught up.
 async fn list<K>(api: &Api<K>, params: ListParams) -> Seen<Vec<K>>
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
-    let mut params = params.limit(PAGE);
-    let whole = async {
-        let mut items = Vec::new();
-        loop {
-            let page = api.list(&params).await?;
-            items.extend(page.items);
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => return Ok(items),
-            }
-        }
-    };
-    match in_time(whole).await {
-        Ok(items) => Seen::Present(items),
+    match in_time(|| api.list(&params)).await {
+        Ok(list) => Seen::Present(list.items),
         Err(why) => Seen::Unknown(why),
     }
 }
 
 /// The answer, or why there is none, in words that a tenant may read: no addresses, no names of other objects.
-async fn in_time<T>(read: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
-    match tokio::time::timeout(READ, read).await {
+///
+/// An API server that is busy for a moment (429 while it fills its cache of a kind, 503) is asked again.
+async fn in_time<T, F>(read: impl Fn() -> F) -> Result<T, String>
+where
+    F: Future<Output = kube::Result<T>>,
+{
+    let answered = async {
+        let mut pause = PAUSE;
+        loop {
+            match read().await {
+                Err(kube::Error::Api(status)) if matches!(status.code, 429 | 503) => {
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
+                answer => return answer,
+            }
+        }
+    };
+    match tokio::time::timeout(READ, answered).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(e)) => {
             tracing::warn!(error = %e, "a fact for admission could not be read");
@@ -228,5 +238,38 @@ async fn in_time<T>(read: impl Future<Output = kube::Result<T>>) -> Result<T, St
             })
         }
         Err(_) => Err(format!("no answer within {:.1} s", READ.as_secs_f32())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use kube::core::Status;
+
+    use super::*;
+
+    fn busy(code: u16, reason: &str) -> kube::Error {
+        kube::Error::Api(Status::failure("storage is (re)initializing", reason).with_code(code).boxed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_is_busy_for_a_moment_is_asked_again() {
+        let asked = AtomicUsize::new(0);
+        let read = || {
+            let n = asked.fetch_add(1, Ordering::Relaxed);
+            async move { if n < 3 { Err(busy(429, "TooManyRequests")) } else { Ok(n) } }
+        };
+        assert_eq!(in_time(read).await, Ok(3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_stays_busy_or_refuses_is_not_known_in_time() {
+        let began = tokio::time::Instant::now();
+        let read = || async { Err::<(), _>(busy(503, "ServiceUnavailable")) };
+        assert_eq!(in_time(read).await, Err("no answer within 1.8 s".to_owned()));
+        assert!(began.elapsed() <= READ + PAUSE);
+        let refused = || async { Err::<(), _>(busy(403, "Forbidden")) };
+        assert_eq!(in_time(refused).await, Err("the API server answered 403 Forbidden".to_owned()));
     }
 }
