@@ -4,6 +4,8 @@
 pub mod objects;
 pub mod puppet;
 pub mod rack;
+pub mod scene;
 
 pub use puppet::{Manners, Puppet};
 pub use rack::{Operator, Rack};
+pub use scene::{SOON, Scene, reason};
