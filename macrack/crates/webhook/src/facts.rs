@@ -119,10 +119,15 @@ impl FactSource for ApiFacts {
         let spec = &instance.spec;
         let leases: Api<MacNodeLease> = self.within(&namespace);
         let instances: Api<MacOSInstance> = self.within(&namespace);
-        let of_the_lease = ListParams::default().fields(&format!("spec.leaseName={}", spec.lease_name));
+        let others = async {
+            if !is_name(&spec.lease_name) {
+                return Seen::Present(Vec::new());
+            }
+            list(&instances, ListParams::default().fields(&format!("spec.leaseName={}", spec.lease_name))).await
+        };
         let (lease, others, class, image) = tokio::join!(
             get(&leases, &spec.lease_name),
-            list(&instances, of_the_lease),
+            others,
             self.instance_class(&spec.instance_class_name),
             self.image_of(&spec.image_name),
         );
@@ -189,10 +194,25 @@ async fn get<K>(api: &Api<K>, name: &str) -> Seen<K>
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
+    if !is_name(name) {
+        return Seen::Absent;
+    }
     match in_time(|| api.get_opt(name)).await {
         Ok(found) => found.into(),
         Err(why) => Seen::Unknown(why),
     }
+}
+
+/// Whether an object can have this name: a DNS subdomain. Names come from tenants and go into the path of a request
+/// that has the operator's rights, where `../..` would lead to another namespace. (The schema refuses it too.)
+fn is_name(name: &str) -> bool {
+    let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let label = |label: &str| {
+        label.bytes().all(|b| alphanumeric(b) || b == b'-')
+            && label.bytes().next().is_some_and(alphanumeric)
+            && label.bytes().next_back().is_some_and(alphanumeric)
+    };
+    name.len() <= 253 && name.split('.').all(label)
 }
 
 /// Without a limit: the API server then answers from its cache, once that has caught up.
@@ -251,6 +271,28 @@ mod tests {
 
     fn busy(code: u16, reason: &str) -> kube::Error {
         kube::Error::Api(Status::failure("storage is (re)initializing", reason).with_code(code).boxed())
+    }
+
+    #[tokio::test]
+    async fn a_name_that_no_object_can_have_is_not_asked_for() {
+        for name in ["ios-ci", "a", "a.b-c.d1"] {
+            assert!(is_name(name), "{name}");
+        }
+        let unasked = tower::service_fn(|request: axum::http::Request<kube::client::Body>| async move {
+            Err::<axum::http::Response<kube::client::Body>, _>(std::io::Error::other(request.uri().to_string()))
+        });
+        let facts = ApiFacts::new(Client::new(unasked, "default"));
+        for name in
+            ["../../team-b/macnodeleases/ios-ci", "a/b", "..", ".", "", "a,metadata.name=b", "A", "-a", "a%2fb", "a?b"]
+        {
+            let instance = serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "vm", "namespace": "team-a"},
+                "spec": {"leaseName": name, "instanceClassName": name, "imageName": name},
+            }));
+            let facts = FactSource::instance(&facts, instance.unwrap(), Timestamp::UNIX_EPOCH).await;
+            assert!(facts.lease.is_absent() && facts.image.is_absent(), "{name}: {:?} {:?}", facts.lease, facts.image);
+            assert!(facts.classes[name].is_absent() && facts.others == Seen::Present(vec![]), "{name}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

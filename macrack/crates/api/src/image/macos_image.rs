@@ -70,7 +70,10 @@ impl Oci {
 #[serde(rename_all = "camelCase")]
 pub struct LocalRef {
     /// The object.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
     pub name: String,
 }
 

@@ -38,13 +38,22 @@ use crate::{Condition, words::words};
 #[x_kube(validation = Rule::new("has(self.firstBoot) == has(oldSelf.firstBoot) && (!has(self.firstBoot) || self.firstBoot == oldSelf.firstBoot)").message("[instance-fixed] spec.firstBoot: immutable, it runs once; make another instance"))]
 pub struct MacOSInstanceSpec {
     /// A MacNodeLease in this namespace. Immutable.
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
     pub lease_name: String,
     /// An InstanceClass. Immutable.
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
     pub instance_class_name: String,
     /// A MacOSImage. Immutable.
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
     pub image_name: String,
     /// Whether the VM should run. A stopped VM keeps its disk and its slot.
     #[serde(default)]
@@ -139,10 +148,13 @@ pub struct ScriptFrom {
 #[serde(rename_all = "camelCase")]
 pub struct SecretKeyRef {
     /// The Secret.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
     pub name: String,
     /// Its key.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[-._a-zA-Z0-9]+$"))]
     pub key: String,
 }
 

@@ -41,7 +41,10 @@ use crate::{Condition, words::words};
 #[x_kube(validation = Rule::new("!has(self.maximumDuration) || duration(self.maximumDuration) >= duration(self.minimumDuration)").message("[maximum-not-below-minimum] spec.maximumDuration: shorter than spec.minimumDuration; raise it, or leave it out"))]
 pub struct MacNodeLeaseSpec {
     /// The MacNodeClass wanted. Immutable once bound.
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
     pub node_class_name: String,
     /// This very chassis, instead of any of the class. Immutable once bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,7 +65,13 @@ pub struct MacNodeLeaseSpec {
     pub maximum_duration: Option<String>,
     /// Goldens to have on the Mac before the first instance asks for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8), inner(length(min = 1, max = 63)))]
+    #[schemars(
+        length(max = 8),
+        inner(
+            length(min = 1, max = 63),
+            regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+        )
+    )]
     pub prefetch_image_names: Vec<String>,
 }
 

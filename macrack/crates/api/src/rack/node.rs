@@ -49,7 +49,10 @@ pub struct MacNodeSpec {
     #[x_kube(validation = Rule::new("self == oldSelf").message("[serial-fixed] spec.serial: immutable; another chassis is another MacNode"))]
     pub serial: String,
     /// The MacNodeClass that this chassis is. Immutable while leased.
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
     pub node_class_name: String,
     /// No new lease is bound to it, as on a Node. A lease that holds it keeps it.
     #[serde(default)]

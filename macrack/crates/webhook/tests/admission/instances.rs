@@ -50,6 +50,31 @@ async fn a_lease_of_another_namespace_reads_like_one_that_does_not_exist() {
 }
 
 #[tokio::test]
+async fn a_name_that_leads_elsewhere_is_rejected() {
+    let world = world().await;
+    let (owner, stranger) = (world.tenant("target").await, world.tenant("climber").await);
+    let rack = world.rack(&owner).await;
+    let climb = format!("../../{}/macnodeleases/ios-ci", owner.ns());
+    for (field, value) in [
+        ("leaseName", climb.as_str()),
+        ("leaseName", "ios-ci,metadata.name=x"),
+        ("leaseName", "IOS-CI"),
+        ("leaseName", "\u{fc}bung"),
+        ("leaseName", ""),
+        ("instanceClassName", "../macosimages/x"),
+        ("imageName", ".."),
+    ] {
+        let mut instance = stranger.instance("vm", &rack);
+        instance["spec"][field] = json!(value);
+        rejects(create(&stranger.client, &instance).await, format!("spec.{field}: Invalid value").as_str());
+    }
+    let mut instance = stranger.instance("vm", &rack);
+    instance["spec"]["firstBoot"] =
+        json!({"scriptFrom": {"secretKeyRef": {"name": "../../other/secrets/x", "key": "k"}}});
+    rejects(create(&stranger.client, &instance).await, "spec.firstBoot.scriptFrom.secretKeyRef.name: Invalid value");
+}
+
+#[tokio::test]
 async fn a_lease_takes_instances_while_it_has_a_mac_and_has_not_ended() {
     let world = world().await;
     let tenant = world.tenant("ended").await;
