@@ -1,0 +1,222 @@
+//! `enroll`: the bootstrap file of one Mac.
+//!
+//! The file names the cluster and carries a token of ServiceAccount `macrack-enroll-<serial>`, which can do one
+//! thing: ask for a token of its own Mac's agent. It is a credential, so a file is made 0600.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use futures::StreamExt;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::PostParams;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use macrack_api::{MacNode, Span, names};
+use serde::Serialize;
+
+use crate::cluster::{self, Access, said};
+use crate::times::relative;
+
+/// Shortest life of a token that the API server grants (TokenRequest, `expirationSeconds`).
+const SHORTEST: Span = Span(600);
+/// Longest life of a bootstrap token: it lies in a file on its way to a Mac.
+const LONGEST: Span = Span(24 * 3600);
+
+/// Print the bootstrap file with which a Mac's agent joins the cluster
+///
+/// It waits until the operator has made the chassis' enrolment account. The token in it can only ask for the agent's
+/// own token; the agent renews that one itself, so the file is needed once.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Enroll {
+    /// The serial of the Mac, as in spec.serial of its MacNode
+    serial: String,
+    /// Write to this file, readable by you alone, instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// How long the token is good for: 10m to 24h, e.g. 90m
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = token_life)]
+    duration: Span,
+    /// How long to wait for the operator
+    #[arg(long, value_name = "TIME", default_value = "1m")]
+    timeout: Span,
+    /// URL at which the Mac reaches the API server, if not the one of your kubeconfig
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    /// The CA that the Mac shall trust, PEM, if your kubeconfig names none
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+}
+
+fn token_life(text: &str) -> Result<Span, String> {
+    let span: Span = text.parse().map_err(|no: macrack_api::duration::NotADuration| no.to_string())?;
+    if span < SHORTEST || span > LONGEST {
+        return Err(format!("a token lives {SHORTEST} to {LONGEST}"));
+    }
+    Ok(span)
+}
+
+/// The file, as `macrack-agent run --bootstrap` reads it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Bootstrap {
+    server: String,
+    ca_data: String,
+    serial: String,
+    token: String,
+}
+
+impl Enroll {
+    pub(crate) async fn run(&self, access: &Access) -> Result<()> {
+        let config = access.config().await?;
+        let server = match &self.server {
+            Some(url) => url.clone(),
+            None => config.cluster_url.to_string().trim_end_matches('/').to_owned(),
+        };
+        let ca = self.ca(config.root_cert.as_deref().unwrap_or_default())?;
+        let client = cluster::client(config)?;
+        let serial = self.enrolled(&client).await?;
+        let account = names::enroll_account(&names::mac_node(&serial));
+        self.account_made(&client, &account).await?;
+        let (token, until) = self.token(&client, &account).await?;
+        let bootstrap = Bootstrap { server, ca_data: BASE64_STANDARD.encode(ca), serial, token };
+        let text = serde_json::to_string_pretty(&bootstrap)? + "\n";
+        match &self.output {
+            None => print!("{text}"),
+            Some(path) => {
+                write_private(path, text.as_bytes()).with_context(|| format!("write {}", path.display()))?;
+                eprintln!("wrote {}; its token is good until {}", path.display(), relative(until, Timestamp::now()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The CA as PEM: what the Mac must trust to know this cluster from another.
+    fn ca(&self, of_kubeconfig: &[Vec<u8>]) -> Result<String> {
+        if let Some(path) = &self.ca_file {
+            let pem = fs::read_to_string(path).with_context(|| format!("--ca-file {}", path.display()))?;
+            if !pem.contains("-----BEGIN CERTIFICATE-----") {
+                bail!("--ca-file {}: it holds no PEM certificate", path.display());
+            }
+            return Ok(pem);
+        }
+        if of_kubeconfig.is_empty() {
+            bail!(
+                "your kubeconfig names no CA, and a Mac must not trust whoever answers; give the cluster's with --ca-file FILE"
+            );
+        }
+        Ok(cluster::pem(of_kubeconfig))
+    }
+
+    /// The serial as its MacNode writes it.
+    async fn enrolled(&self, client: &Client) -> Result<String> {
+        let serial = self.serial.to_ascii_uppercase();
+        if !(8..=20).contains(&serial.len()) || !serial.bytes().all(|b| b.is_ascii_alphanumeric()) {
+            bail!("{:?} is no serial: 8 to 20 letters and digits, as printed on the Mac", self.serial);
+        }
+        let nodes: Api<MacNode> = Api::all(client.clone());
+        let name = names::mac_node(&serial);
+        match nodes.get_opt(&name).await.map_err(|e| said(e, &format!("reading MacNode {name}")))? {
+            Some(node) if node.metadata.deletion_timestamp.is_some() => {
+                bail!("MacNode {name} is being deleted; wait until it is gone, then create it anew")
+            }
+            Some(node) => Ok(node.spec.serial),
+            None => bail!(
+                "there is no MacNode {name}: create one with spec.serial {serial} and its spec.nodeClassName, then enroll again (kubectl explain macnode.spec; `kubectl get mn` lists those that are there)"
+            ),
+        }
+    }
+
+    /// Waits until the operator has made the enrolment account.
+    async fn account_made(&self, client: &Client, account: &str) -> Result<()> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), names::AGENT_NAMESPACE);
+        let only = watcher::Config::default().fields(&format!("metadata.name={account}"));
+        let mut seen = std::pin::pin!(watcher(accounts, only).touched_objects());
+        let made = async {
+            match seen.next().await {
+                Some(Ok(_)) => Ok(()),
+                Some(Err(error)) => Err(anyhow!("waiting for ServiceAccount {account}: {error}")),
+                None => Err(anyhow!("waiting for ServiceAccount {account}: the watch ended")),
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(self.timeout.seconds()), made).await.unwrap_or_else(|_| {
+            Err(anyhow!(
+                "after {} there is still no ServiceAccount {}/{account}: the operator makes it, does it run? (kubectl get pods -n {})",
+                self.timeout,
+                names::AGENT_NAMESPACE,
+                names::SYSTEM_NAMESPACE
+            ))
+        })
+    }
+
+    async fn token(&self, client: &Client, account: &str) -> Result<(String, Timestamp)> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), names::AGENT_NAMESPACE);
+        let spec = TokenRequestSpec {
+            expiration_seconds: Some(i64::try_from(self.duration.seconds())?),
+            ..TokenRequestSpec::default()
+        };
+        let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
+        let answer: TokenRequest = accounts
+            .create_subresource("token", account, &PostParams::default(), &request)
+            .await
+            .map_err(|e| said(e, &format!("asking for a token of {account}")))?;
+        let none = || anyhow!("the API server granted no token for {account}");
+        let status = answer.status.ok_or_else(none)?;
+        let until = status.expiration_timestamp.ok_or_else(none)?;
+        Ok((status.token.ok_or_else(none)?, until.0))
+    }
+}
+
+/// A file that nobody else reads at any moment, and that is there whole or not at all.
+fn write_private(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let mut name = path.file_name().ok_or(std::io::ErrorKind::InvalidInput)?.to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let written = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&temporary)
+        .and_then(|mut file| file.write_all(content).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_token_lives_between_ten_minutes_and_a_day() {
+        assert_eq!(token_life("90m"), Ok(Span(5400)));
+        for (text, why) in [("1d", "24h, 90m, 1h30m"), ("9m", "10m to 24h"), ("25h", "10m to 24h"), ("-1h", "24h")] {
+            let refused = token_life(text).unwrap_err();
+            assert!(refused.contains(why), "{text}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_for_its_owner_alone_also_over_an_open_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bootstrap.json");
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        write_private(&path, b"secret").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "secret");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "something temporary is left");
+        assert!(write_private(&dir.path().join("no/such"), b"").is_err());
+    }
+}

@@ -1,0 +1,67 @@
+//! `kubectl macrack`: what kubectl alone cannot do for MacRack.
+//!
+//! Invariant: the plugin decides nothing and knows nothing that is not in the API: it asks with the rights of whoever
+//! runs it, and says in words what it was answered.
+//!
+//! | module | duty |
+//! |---|---|
+//! | [`cluster`] | the way in, as kubectl finds it |
+//! | [`enroll`] | a bootstrap file for a Mac |
+//! | [`why`] | what an object waits for, as a sentence (pure text: [`sentence`], [`times`]) |
+//! | [`target`] | `mnl/ios-ci` and its like |
+
+mod cluster;
+mod enroll;
+mod sentence;
+mod target;
+mod times;
+mod why;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Enrols Macs, and says why something waits.
+///
+/// MacRack leases dedicated Macs: macOS runs on Apple hardware only, two VMs a Mac; a lease is to one legal entity for
+/// at least 24 consecutive hours. Whether your use is one that Apple's licence permits is yours to judge.
+#[derive(Parser)]
+#[command(name = "kubectl-macrack", bin_name = "kubectl macrack", version)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+    #[command(flatten)]
+    access: cluster::Access,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Enroll(enroll::Enroll),
+    Why(why::Why),
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.verb {
+        Verb::Enroll(enroll) => enroll.run(&cli.access).await,
+        Verb::Why(why) => why.run(&cli.access).await,
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        super::Cli::command().debug_assert();
+    }
+}
