@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Namespace;
-use kube::ResourceExt;
+use k8s_openapi::api::{
+    core::v1::Namespace,
+    rbac::v1::{Role, RoleBinding},
+};
+use kube::{Api, ResourceExt};
 use macrack_api::{MacNode, MacNodeLease, MacOSInstance, RackConfigSpec, names, rack::node::LeaseRef};
 use macrack_core::{
     check,
@@ -46,7 +49,7 @@ async fn gone(sources: &Sources, key: &Key) -> Option<Pass> {
     if kube_node.is_absent() && existing.is_empty() {
         return None;
     }
-    let api: kube::Api<MacNode> = kube::Api::all(sources.client.clone());
+    let api: Api<MacNode> = Api::all(sources.client.clone());
     if !matches!(api.get_opt(&key.name).await, Ok(None)) {
         return None;
     }
@@ -84,6 +87,12 @@ async fn facts(sources: &Sources, node: &MacNode) -> decide::node::Facts {
     }
     let clocks = clocks(sources, status.lease_ref.as_ref(), &lease).await;
     let claim = claim(sources, node, &clocks);
+    let mut existing = kept(sources, &name);
+    if let Some(lease_ref) =
+        status.lease_ref.as_ref().filter(|r| status.slots.is_empty() && clocks.both_past(r.earliest_release_at.0))
+    {
+        confirm_access(sources, &name, lease_ref, &mut existing).await;
+    }
     let instances = match &status.lease_ref {
         Some(r) => world.instances.by("lease", &r.uid).iter().map(|i| i.as_ref().clone()).collect(),
         None => Vec::new(),
@@ -98,7 +107,7 @@ async fn facts(sources: &Sources, node: &MacNode) -> decide::node::Facts {
         holders,
         sizes: world.sizes.all().iter().map(|c| (c.name_any(), c.spec.clone())).collect(),
         kube_node: world.kube_nodes.get(&Key::cluster(names::node(&name))).map(|n| n.as_ref().clone()),
-        existing: kept(sources, &name),
+        existing,
         claim,
         config: config(sources),
         node: node.clone(),
@@ -116,6 +125,26 @@ async fn clocks(sources: &Sources, lease_ref: Option<&LeaseRef>, lease: &Seen<Ma
         None => now >= lease_ref.earliest_release_at.0,
     };
     if due { sources.clock.both().await } else { sources.clock.operator() }
+}
+
+/// What the agent may do in the tenant's namespace, from the API server itself: a Role that was applied a moment ago
+/// must not outlive the lease because a watch is behind.
+async fn confirm_access(sources: &Sources, mac_node: &str, lease_ref: &LeaseRef, existing: &mut BTreeMap<Ref, String>) {
+    let account = names::agent_account(mac_node);
+    let roles: Api<Role> = Api::namespaced(sources.client.clone(), &lease_ref.namespace);
+    let bindings: Api<RoleBinding> = Api::namespaced(sources.client.clone(), &lease_ref.namespace);
+    let there = [
+        (Kind::Role, roles.get_metadata_opt(&account).await.map(|m| m.is_some())),
+        (Kind::RoleBinding, bindings.get_metadata_opt(&account).await.map(|m| m.is_some())),
+    ];
+    for (kind, there) in there {
+        let object = Ref::namespaced(kind, &lease_ref.namespace, &account);
+        if there.unwrap_or(true) {
+            existing.entry(object).or_default();
+        } else {
+            existing.remove(&object);
+        }
+    }
 }
 
 /// A bound lease that names this chassis while the chassis knows of none.

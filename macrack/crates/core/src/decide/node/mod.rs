@@ -60,7 +60,8 @@ pub struct Facts {
     pub sizes: BTreeMap<String, InstanceClassSpec>,
     /// The Kubernetes Node.
     pub kube_node: Seen<Node>,
-    /// Hashes of the objects that exist for this chassis.
+    /// Hashes of the objects that exist for this chassis. Once its slots are empty and its lease is on its way out, the
+    /// access in the tenant's namespace is read from the API server itself; what cannot be read counts as there.
     pub existing: BTreeMap<Ref, String>,
     /// While leaseRef is empty: a bound lease, not yet over, that names this serial.
     pub claim: Seen<MacNodeLease>,
@@ -146,8 +147,10 @@ fn releasable<'a>(facts: &'a Facts, hold: &Hold) -> Option<&'a LeaseRef> {
 fn release(facts: &Facts, lease_ref: &LeaseRef, plan: &mut Plan) {
     let (name, uid) = (facts.node.name_any(), lease_ref.uid.clone());
     let account = names::agent_account(&name);
-    for kind in [Kind::RoleBinding, Kind::Role] {
-        plan.steps.push(Step::Delete { object: Ref::namespaced(kind, &lease_ref.namespace, &account), uid: None });
+    let access = [Kind::RoleBinding, Kind::Role].map(|kind| Ref::namespaced(kind, &lease_ref.namespace, &account));
+    // only what is there: deleting what is gone would be a write in each life of an operator that is killed at its first
+    for object in access.into_iter().filter(|object| facts.existing.contains_key(object)) {
+        plan.steps.push(Step::Delete { object, uid: None });
     }
     if !lease_ref.releasing {
         plan.steps.push(Step::MarkReleasing { mac_node: name.clone(), lease_uid: uid.clone() });
