@@ -3,10 +3,10 @@
 /// A kind that can be asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    MacNode,
-    MacNodeLease,
-    MacOSInstance,
-    MacOSImage,
+    Node,
+    Lease,
+    Instance,
+    Image,
 }
 
 /// An object of a kind.
@@ -18,10 +18,10 @@ pub(crate) struct Target {
 
 /// The names that kubectl knows each kind by.
 const NAMES: &[(&[&str], Kind)] = &[
-    (&["mn", "macnode", "macnodes"], Kind::MacNode),
-    (&["mnl", "macnodelease", "macnodeleases"], Kind::MacNodeLease),
-    (&["mi", "macosinstance", "macosinstances"], Kind::MacOSInstance),
-    (&["macimg", "macosimage", "macosimages"], Kind::MacOSImage),
+    (&["mn", "macnode", "macnodes"], Kind::Node),
+    (&["mnl", "macnodelease", "macnodeleases"], Kind::Lease),
+    (&["mi", "macosinstance", "macosinstances"], Kind::Instance),
+    (&["macimg", "macosimage", "macosimages"], Kind::Image),
 ];
 
 impl Target {
@@ -58,12 +58,12 @@ mod tests {
     fn objects_are_named_as_kubectl_names_them() {
         let read = |text: &str| Target::read(&text.split(' ').map(str::to_owned).collect::<Vec<_>>());
         for (text, kind, name) in [
-            ("mnl/ios-ci", Kind::MacNodeLease, "ios-ci"),
-            ("mnl ios-ci", Kind::MacNodeLease, "ios-ci"),
-            ("macnodelease.rack.macrack.io/ios-ci", Kind::MacNodeLease, "ios-ci"),
-            ("MacNode/h4xk29q0lw", Kind::MacNode, "h4xk29q0lw"),
-            ("mi/build-1", Kind::MacOSInstance, "build-1"),
-            ("macosimages/tahoe", Kind::MacOSImage, "tahoe"),
+            ("mnl/ios-ci", Kind::Lease, "ios-ci"),
+            ("mnl ios-ci", Kind::Lease, "ios-ci"),
+            ("macnodelease.rack.macrack.io/ios-ci", Kind::Lease, "ios-ci"),
+            ("MacNode/h4xk29q0lw", Kind::Node, "h4xk29q0lw"),
+            ("mi/build-1", Kind::Instance, "build-1"),
+            ("macosimages/tahoe", Kind::Image, "tahoe"),
         ] {
             assert_eq!(read(text), Ok(Target { kind, name: name.to_owned() }), "{text}");
         }

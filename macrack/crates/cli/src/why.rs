@@ -31,12 +31,10 @@ impl Why {
         let now = Timestamp::now;
         let name = &target.name;
         let words = match target.kind {
-            Kind::MacNode => sentence::mac_node(&of_cluster::<MacNode>(client, name).await?, now()),
-            Kind::MacOSImage => sentence::image(&of_cluster::<MacOSImage>(client, name).await?, now()),
-            Kind::MacNodeLease => {
-                sentence::lease(&of_namespace::<MacNodeLease>(client, &namespace, name).await?, now())
-            }
-            Kind::MacOSInstance => {
+            Kind::Node => sentence::mac_node(&of_cluster::<MacNode>(client, name).await?, now()),
+            Kind::Image => sentence::image(&of_cluster::<MacOSImage>(client, name).await?, now()),
+            Kind::Lease => sentence::lease(&of_namespace::<MacNodeLease>(client, &namespace, name).await?, now()),
+            Kind::Instance => {
                 let instance = of_namespace::<MacOSInstance>(client.clone(), &namespace, name).await?;
                 let leases: Api<MacNodeLease> = Api::namespaced(client, &namespace);
                 // the lease only adds words: without the right to read it the instance still has its own
