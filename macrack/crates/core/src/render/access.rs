@@ -1,6 +1,8 @@
 //! What a chassis' agent may do: exact by resourceNames wherever RBAC can say it; the policies in
 //! `deploy/policies` narrow the writes.
 
+use std::sync::LazyLock;
+
 use macrack_api::names::{self, AGENT_NAMESPACE, LABEL_SERIAL};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -51,6 +53,32 @@ fn binding(name: &str, namespace: Option<&str>, mac_node: &str, account: &str) -
         "subjects": [{ "kind": "ServiceAccount", "name": account, "namespace": AGENT_NAMESPACE }],
     });
     (object, body)
+}
+
+/// Hash of the objects that every enrolled chassis has: one for all, since nothing but the name differs. So a pass that
+/// finds everything in place renders nothing.
+pub fn chassis_hash() -> &'static str {
+    static HASH: LazyLock<String> = LazyLock::new(|| hash(&chassis("any").into_iter().map(|(_, body)| body).collect()));
+    &HASH
+}
+
+/// The objects that every enrolled chassis has, by name: those of [`chassis`].
+pub fn chassis_refs(mac_node: &str) -> Vec<Ref> {
+    let (agent, enroll, node) =
+        (names::agent_account(mac_node), names::enroll_account(mac_node), names::node(mac_node));
+    let (cluster, enrolling) = (format!("macrack:agent:{mac_node}"), format!("macrack:enroll:{mac_node}"));
+    let mut refs = Vec::with_capacity(13);
+    for account in [&agent, &enroll] {
+        for kind in [Kind::ServiceAccount, Kind::Role, Kind::RoleBinding] {
+            refs.push(Ref::namespaced(kind, AGENT_NAMESPACE, account));
+        }
+    }
+    for role in [&cluster, &enrolling] {
+        refs.extend([Kind::ClusterRole, Kind::ClusterRoleBinding].map(|kind| Ref::cluster(kind, role)));
+    }
+    refs.push(Ref::namespaced(Kind::Lease, "kube-node-lease", &node));
+    refs.extend([Kind::Role, Kind::RoleBinding].map(|kind| Ref::namespaced(kind, "kube-node-lease", &agent)));
+    refs
 }
 
 /// The objects that every enrolled chassis has: its two ServiceAccounts and what they may do with or without a lease.
@@ -148,6 +176,15 @@ mod tests {
         for rule in role["rules"].as_array().unwrap() {
             assert!(!rule["resourceNames"].as_array().unwrap().is_empty(), "{rule}");
         }
+    }
+
+    #[test]
+    fn the_objects_of_a_chassis_are_known_without_rendering_them() {
+        let mut rendered: Vec<Ref> = chassis("h4xk29q0lw").into_iter().map(|(object, _)| object).collect();
+        let mut known = chassis_refs("h4xk29q0lw");
+        rendered.sort();
+        known.sort();
+        assert_eq!(known, rendered);
     }
 
     #[test]

@@ -326,14 +326,15 @@ impl Rack {
 
     /// Everything that a pass applies once and then leaves alone.
     fn existing(&self) -> BTreeMap<Ref, String> {
-        let mut all: Vec<(Ref, Value)> = access::chassis(NAME);
+        let mut all: Vec<(Ref, Value)> = Vec::new();
         let status = self.node.status.clone().unwrap_or_default();
         if let Some(lease_ref) = &status.lease_ref {
             let names: Vec<&str> = status.slots.iter().map(|s| s.name.as_str()).collect();
             let (role, binding) = access::lease(NAME, &lease_ref.namespace, &names, &[]);
             all.extend([role, binding]);
         }
-        all.into_iter().map(|(object, body)| (object, access::hash(&body))).collect()
+        let chassis = access::chassis_refs(NAME).into_iter().map(|object| (object, access::chassis_hash().to_owned()));
+        all.into_iter().map(|(object, body)| (object, access::hash(&body))).chain(chassis).collect()
     }
 
     pub fn node_facts(&self) -> node::Facts {

@@ -73,8 +73,11 @@ pub(super) fn ensure(facts: &Facts, plan: &mut Plan) {
         }
         Seen::Present(_) => plan.steps.extend(patch_node(facts, lease.as_ref())),
     }
-    for (object, body) in access::chassis(&name) {
-        apply_if_changed(facts, object, body, plan);
+    let in_place = |object: &Ref| facts.existing.get(object).is_some_and(|hash| hash == access::chassis_hash());
+    if !access::chassis_refs(&name).iter().all(in_place) {
+        for (object, body) in access::chassis(&name).into_iter().filter(|(object, _)| !in_place(object)) {
+            apply(object, body, access::chassis_hash(), plan);
+        }
     }
 }
 
@@ -130,11 +133,14 @@ pub(super) fn grant(facts: &Facts, hold: &Hold, plan: &mut Plan) {
 }
 
 /// Applies an object unless one with the same content is there.
-fn apply_if_changed(facts: &Facts, object: Ref, mut body: Value, plan: &mut Plan) {
+fn apply_if_changed(facts: &Facts, object: Ref, body: Value, plan: &mut Plan) {
     let hash = access::hash(&body);
-    if facts.existing.get(&object) == Some(&hash) {
-        return;
+    if facts.existing.get(&object) != Some(&hash) {
+        apply(object, body, &hash, plan);
     }
+}
+
+fn apply(object: Ref, mut body: Value, hash: &str, plan: &mut Plan) {
     body["metadata"]["annotations"] = json!({ access::HASH: hash });
     plan.steps.push(Step::Apply { object, body });
 }
