@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use futures::future::try_join_all;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::{Api, Client};
 use macrack_api::{
     MacNode, MacNodeLease, MacOSInstance, condition, instance::macos_instance::MacOSInstancePhase,
@@ -91,6 +92,15 @@ impl Scene {
     pub async fn until_instance(&self, namespace: &str, name: &str, phase: MacOSInstancePhase) -> MacOSInstance {
         let is = |i: &MacOSInstance| i.status.as_ref().is_some_and(|s| s.phase == Some(phase));
         expect::until_seen(&self.instances(namespace), name, &format!("{phase:?}"), SOON, is).await
+    }
+
+    /// Waits until the second of that moment is over: timestamps of objects have no parts of seconds, and what is made
+    /// in the second of a deletion counts as older.
+    pub async fn after(&self, moment: Option<Time>) {
+        let Some(moment) = moment else { return };
+        let over = moment.0 + Duration::from_secs(1);
+        let wait = over.duration_since(Timestamp::now());
+        tokio::time::sleep(Duration::try_from(wait).unwrap_or_default()).await;
     }
 
     /// Waits until nobody holds a chassis and it can be leased again.

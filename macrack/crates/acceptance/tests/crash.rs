@@ -6,7 +6,9 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::Result;
 use kube::{ResourceExt, api::DeleteParams, runtime::watcher};
 use macrack_acceptance::{Operator, Rack, SOON, Scene, objects};
-use macrack_api::{MacNode, MacNodeLease, instance::macos_instance::MacOSInstancePhase, rack::lease::MacNodeLeasePhase};
+use macrack_api::{
+    MacNode, MacNodeLease, instance::macos_instance::MacOSInstancePhase, rack::lease::MacNodeLeasePhase,
+};
 use macrack_testkit::{Namespace, expect};
 use tokio::sync::Mutex;
 
@@ -105,8 +107,9 @@ async fn release_resumes_after_a_kill_between_any_two_writes() -> Result<()> {
     scene.lease(ns.name(), "l").await?;
     scene.instance(ns.name(), "i", "l").await?;
     rack.start(&at(0)).await?;
-    let elapsed =
-        |l: &MacNodeLease| macrack_api::condition::is_true(&l.status.clone().unwrap_or_default().conditions, "FloorElapsed");
+    let elapsed = |l: &MacNodeLease| {
+        macrack_api::condition::is_true(&l.status.clone().unwrap_or_default().conditions, "FloorElapsed")
+    };
     let uid = expect::until_seen(&scene.leases(ns.name()), "l", "past its floor", SOON, elapsed).await.uid();
     let mut clocks = Clocks::default();
     let all = async {

@@ -42,6 +42,7 @@ async fn a_delete_at_plus_3h_becomes_held() -> Result<()> {
     let slot = scene.nodes().get(&scene.serials[0].to_lowercase()).await?.status.unwrap_or_default().slots;
     assert_eq!(slot.iter().map(|s| s.order).collect::<Vec<_>>(), [Order::Stop]);
     // a new one is accepted and lives, beside the old one
+    scene.after(scene.leases(ns.name()).get("l").await?.metadata.deletion_timestamp).await;
     scene.instance(ns.name(), "new", "l").await?;
     Ok(())
 }
