@@ -71,12 +71,12 @@ pub async fn follow<K: Kind>(api: Api<K>, name: String, seen: watch::Sender<Seen
             Ok(Event::Apply(object)) => Seen::Present(Arc::new(slim(object))),
             Ok(Event::Delete(_)) => Seen::Absent,
             Err(error) => {
-                let kind = K::kind(&());
-                tracing::debug!(%kind, name, %error, "a watch has trouble");
+                let (code, why) = refusal(&error);
+                tracing::debug!(kind = %K::kind(&()), name, error = why, "a watch has trouble");
                 let never_seen = matches!(*seen.borrow(), Seen::Unknown(_));
-                match code(&error) {
-                    Some(403 | 404) => Seen::Unknown(format!("{kind} {name}: {error}")),
-                    _ if never_seen => Seen::Unknown(format!("{kind} {name}: {error}")),
+                match code {
+                    Some(403 | 404) => Seen::Unknown(why),
+                    _ if never_seen => Seen::Unknown(why),
                     // a cut connection: what was seen holds
                     _ => continue,
                 }
@@ -92,14 +92,25 @@ fn slim<K: Resource>(mut object: K) -> K {
     object
 }
 
-/// The HTTP status of the API server's refusal, if it was one.
-fn code(error: &watcher::Error) -> Option<u16> {
+/// What the API server said, without the names of types.
+pub fn words(error: &kube::Error) -> String {
     match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchFailed(kube::Error::Api(status)) => Some(status.code),
-        watcher::Error::WatchError(status) => Some(status.code),
-        _ => None,
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// The HTTP status of the API server's refusal, if it was one, and its words.
+fn refusal(error: &watcher::Error) -> (Option<u16>, String) {
+    match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => {
+            let code = if let kube::Error::Api(status) = error { Some(status.code) } else { None };
+            (code, words(error))
+        }
+        watcher::Error::WatchError(status) => (Some(status.code), status.message.clone()),
+        watcher::Error::NoResourceVersion => (None, error.to_string()),
     }
 }
 
@@ -159,7 +170,9 @@ where
             match event {
                 Ok(Event::Init | Event::InitApply(_)) => {}
                 Ok(_) => bell.ring(),
-                Err(error) => tracing::debug!(kind = %K::kind(&()), %error, "a watch has trouble"),
+                Err(error) => {
+                    tracing::debug!(kind = %K::kind(&()), error = refusal(&error).1, "a watch has trouble");
+                }
             }
         }
     });

@@ -32,7 +32,7 @@ use tower::util::{MapRequestLayer, MapResponseLayer};
 
 use crate::backoff::Backoff;
 use crate::bootstrap::Bootstrap;
-use crate::gather::Seen;
+use crate::gather::{Seen, words};
 
 /// Seconds that a token is asked for: what the policies allow at most.
 const TOKEN_SECONDS: i64 = 86_400;
@@ -125,7 +125,7 @@ enum NoToken {
         "the API server refused the token that was shown ({0}); if this lasts, enrol again: kubectl macrack enroll {1}"
     )]
     Refused(String, String),
-    #[error("{0}")]
+    #[error("{}", words(.0))]
     Api(#[from] kube::Error),
     #[error("no answer within {PATIENCE:?}")]
     Silence,

@@ -43,9 +43,12 @@ struct Run {
     vm_binary: Option<PathBuf>,
 }
 
+/// What is logged unless RUST_LOG says otherwise: a watch that is tried again is told by this program.
+const LOG: &str = "info,kube_runtime=error,kube_client=error";
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOG));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

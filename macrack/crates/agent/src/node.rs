@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::backoff::Backoff;
-use crate::gather::Seen;
+use crate::gather::{Seen, words};
 use crate::host::HostFacts;
 
 /// Between renewals of the Lease: a quarter of its duration, as kubelets do.
@@ -157,7 +157,7 @@ pub async fn keep_status(
             match tokio::time::timeout(PATIENCE, written).await {
                 Ok(Ok(_)) => backoff.reset(),
                 Ok(Err(error)) => {
-                    tracing::warn!(node = name, %error, "the Node's status is not written");
+                    tracing::warn!(node = name, error = words(&error), "the Node's status is not written");
                     tokio::time::sleep(backoff.next_delay()).await;
                     continue;
                 }
@@ -189,7 +189,7 @@ pub async fn keep_lease(client: Client, name: String, mut seen: watch::Receiver<
                 RENEW
             }
             Ok(Err(error)) => {
-                tracing::debug!(lease = name, %error, "not renewed");
+                tracing::debug!(lease = name, error = words(&error), "not renewed");
                 backoff.next_delay()
             }
             Err(_) => backoff.next_delay(),

@@ -9,7 +9,7 @@ use macrack_api::{InstanceClass, MacOSImage, MacOSInstance};
 use macrack_wire::Display;
 use macrack_wire::guest::MAX_SCRIPT;
 
-use crate::gather::{Catalogue, Seen};
+use crate::gather::{Catalogue, Seen, words};
 use crate::images::Reference;
 use crate::orders::Wish;
 use crate::vms::{Script, Shape};
@@ -130,7 +130,11 @@ impl Recipe {
 pub fn fetch_script(secrets: Api<Secret>, namespace: String, key: SecretKeyRef) -> Script {
     Box::pin(async move {
         let name = format!("first boot: key {} of Secret {namespace}/{}", key.key, key.name);
-        let secret = secrets.get_opt(&key.name).await.map_err(|error| format!("{name}: {error}"))?;
+        // the schema says so too; this name becomes a part of a path
+        if !key.name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.".contains(&b)) || key.name.contains("..") {
+            return Err(format!("{name}: this is no name of a Secret; make another instance"));
+        }
+        let secret = secrets.get_opt(&key.name).await.map_err(|error| format!("{name}: {}", words(&error)))?;
         let secret = secret.ok_or_else(|| format!("{name}: the Secret does not exist; make it"))?;
         let data = secret.data.unwrap_or_default().remove(&key.key);
         let bytes = data.ok_or_else(|| format!("{name}: there is no such key; add it"))?.0;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use crate::backoff::Backoff;
+use crate::gather::words;
 
 /// Least time between two writes that only tell progress.
 const LEISURE: Duration = Duration::from_secs(5);
@@ -69,7 +70,7 @@ where
                 backoff.reset();
             }
             Ok(Err(error)) => {
-                tracing::debug!(what, %error, "not written");
+                tracing::debug!(what, error = words(&error), "not written");
                 tokio::time::sleep(backoff.next_delay()).await;
             }
             Err(_) => tracing::debug!(what, "no answer to a write within {PATIENCE:?}"),

@@ -12,7 +12,7 @@ use kube::{Api, Client, ResourceExt};
 use macrack_agent::images::Reference;
 use macrack_agent::images::store::{Spec, publish};
 use macrack_api::names;
-use macrack_api::rack::node::{Order, QuotaFacts, Vm, VmState};
+use macrack_api::rack::node::{AgentStatus, Order, QuotaFacts, Vm, VmState};
 use macrack_api::{MacNode, MacOSInstance};
 use macrack_testkit::child::{Child, Program, bin};
 use macrack_testkit::{ControlPlane, Namespace, expect, shared};
@@ -262,6 +262,11 @@ impl Rack {
     pub(crate) async fn revoke(&self) {
         let what = format!("rolebinding/{}", names::agent_account(&self.name));
         self.plane.kubectl(&["-n", self.ns.name(), "delete", &what]).await.unwrap().success().unwrap();
+    }
+
+    /// The agent's report as it is now.
+    pub(crate) async fn report(&self) -> AgentStatus {
+        self.mac_nodes().get(&self.name).await.unwrap().status.unwrap().agent.unwrap()
     }
 
     /// Waits until a VM is in the report no more.

@@ -24,6 +24,11 @@ async fn a_vm_is_stopped_started_again_on_the_same_disk_and_wiped_to_nothing() {
     let first = dir.read_description().unwrap();
     fs::write(dir.path().join("tenant"), "kept").unwrap();
 
+    let report = rack.report().await;
+    assert_eq!((report.goldens.len(), report.goldens[0].clones), (1, 1), "{:?}", report.goldens);
+    let floor = report.last_lease.unwrap().earliest_release_at.0.to_string();
+    assert_eq!(floor, "2026-01-02T00:00:00Z", "the floor is remembered on the Mac itself");
+
     rack.order(&[("build-1", &uid, Order::Stop)]).await;
     rack.until_vm(&uid, "stopped", |vm| vm.state == VmState::Stopped).await;
     assert_eq!(rack.chassis.live().unwrap(), 0);
