@@ -11,6 +11,7 @@ pub mod act;
 pub mod admission;
 pub mod cache;
 pub mod clock;
+pub mod feed;
 pub mod gather;
 pub mod image_store;
 pub mod leader;
@@ -45,7 +46,7 @@ pub async fn decide(options: Options, stop: impl Future<Output = ()>) {
     let queue = Arc::new(queue::Queue::default());
     let mut candidate = options.identity.map(|id| leader::Candidate::new(options.client.clone(), id));
     tokio::pin!(stop);
-    let feed = world::feed(options.client.clone(), world.clone(), queue.clone());
+    let feed = feed::feed(options.client.clone(), world.clone(), queue.clone());
     tokio::pin!(feed);
     if let Some(candidate) = &mut candidate {
         // the caches fill while another leads, so that taking over is quick

@@ -41,7 +41,8 @@ pub async fn work(sources: Sources, queue: Arc<Queue<Work>>) {
     workers.join_all().await;
 }
 
-fn recorder(client: Client) -> Recorder {
+/// Tells events in the operator's name.
+pub(crate) fn recorder(client: Client) -> Recorder {
     Recorder::new(client, Reporter { controller: "macrack-operator".into(), instance: None })
 }
 

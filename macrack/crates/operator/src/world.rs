@@ -1,29 +1,18 @@
-//! Everything the operator watches, one cache per kind, and the tasks that feed them.
+//! Everything the operator watches, one cache per kind. `feed` fills them.
 
-use std::{fmt::Debug, sync::Arc};
-
-use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Resource, ResourceExt,
     api::{DynamicObject, PartialObjectMeta},
-    core::DeserializeGuard,
-    runtime::{WatchStreamExt, watcher, watcher::Event},
 };
 use macrack_api::{
     InstanceClass, MacNode, MacNodeClass, MacNodeLease, MacOSImage, MacOSInstance, RackConfig,
     names::{FINALIZER_LEASE, LABEL_SERIAL},
 };
-use macrack_core::{plan::Kind, render::access::MANAGED_BY};
-use serde::de::DeserializeOwned;
+use macrack_core::plan::Kind;
 use tokio::sync::Notify;
 
-use crate::{
-    act::resource,
-    cache::{Cache, Change, Entry, Index},
-    queue::Queue,
-    route::{self, Work},
-};
+use crate::cache::{Cache, Index};
 
 /// Only the metadata of an object.
 pub type Meta = PartialObjectMeta<DynamicObject>;
@@ -53,7 +42,7 @@ pub struct World {
     /// What the operator keeps for chassis, by `serial`.
     pub kept: Vec<(Kind, Cache<Meta>)>,
     /// Told whenever a cache got its first whole list.
-    filled: Notify,
+    pub(crate) filled: Notify,
 }
 
 /// Kinds that the operator keeps for chassis.
@@ -154,101 +143,5 @@ impl World {
 impl Default for World {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-/// Feeds every cache for as long as the future is polled; each change puts in line what depends on it.
-pub async fn feed(client: Client, world: Arc<World>, queue: Arc<Queue<Work>>) {
-    let ours = watcher::Config::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1));
-    let macs = watcher::Config::default().labels(LABEL_SERIAL);
-    let any = watcher::Config::default;
-    macro_rules! feeds {
-        ($($field:ident, $config:expr, $route:path;)+) => {
-            futures::join!($(one(Api::all(client.clone()), $config, &world, |w| &w.$field, $route, &queue),)+ kept(&client, &ours, &world, &queue))
-        };
-    }
-    feeds! {
-        node_classes, any(), route::node_class;
-        nodes, any(), route::node;
-        leases, any(), route::lease;
-        sizes, any(), route::size;
-        instances, any(), route::instance;
-        images, any(), route::image;
-        configs, any(), route::config;
-        kube_nodes, macs.clone(), route::kube_node;
-        pods, ours.clone(), route::pod;
-        namespaces, any(), route::namespace;
-    };
-}
-
-type Route<K> = fn(&World, &Change<K>) -> Vec<Work>;
-
-async fn one<K>(
-    api: Api<DeserializeGuard<K>>,
-    config: watcher::Config,
-    world: &World,
-    pick: fn(&World) -> &Cache<K>,
-    route: Route<K>,
-    queue: &Queue<Work>,
-) where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
-{
-    let stream = watcher(api, config).default_backoff();
-    futures::pin_mut!(stream);
-    while let Some(event) = stream.next().await {
-        match event {
-            Ok(event) => {
-                let whole = matches!(event, Event::InitDone);
-                for change in pick(world).take_in(event) {
-                    if let Some(Entry::Bad(invalid)) = &change.new {
-                        tracing::error!(kind = %K::kind(&()), namespace = change.key.namespace, name = change.key.name,
-                            error = invalid.error, "stored object cannot be read; what hangs on it stays as it is");
-                    }
-                    for work in route(world, &change) {
-                        queue.add(work);
-                    }
-                }
-                if whole {
-                    world.filled.notify_waiters();
-                }
-            }
-            Err(error) => tracing::warn!(kind = %K::kind(&()), %error, "watch interrupted; resumed with backoff"),
-        }
-    }
-}
-
-async fn kept(client: &Client, config: &watcher::Config, world: &World, queue: &Queue<Work>) {
-    let feeds = world.kept.iter().map(|(kind, cache)| async move {
-        let api: Api<Meta> = Api::all_with(client.clone(), &resource(*kind));
-        let stream = watcher(api, config.clone()).default_backoff();
-        futures::pin_mut!(stream);
-        while let Some(event) = stream.next().await {
-            match event {
-                Ok(event) => {
-                    let whole = matches!(event, Event::InitDone);
-                    for change in cache.take_in(guarded(event)) {
-                        for work in route::kept(&change) {
-                            queue.add(work);
-                        }
-                    }
-                    if whole {
-                        world.filled.notify_waiters();
-                    }
-                }
-                Err(error) => tracing::warn!(?kind, %error, "watch interrupted; resumed with backoff"),
-            }
-        }
-    });
-    futures::future::join_all(feeds).await;
-}
-
-fn guarded(event: Event<Meta>) -> Event<DeserializeGuard<Meta>> {
-    let ok = |object| DeserializeGuard(Ok(object));
-    match event {
-        Event::Apply(object) => Event::Apply(ok(object)),
-        Event::Delete(object) => Event::Delete(ok(object)),
-        Event::InitApply(object) => Event::InitApply(ok(object)),
-        Event::Init => Event::Init,
-        Event::InitDone => Event::InitDone,
     }
 }
