@@ -285,9 +285,13 @@ async fn endless_garbage_ends_the_connection_after_a_bounded_number_of_answers()
             break;
         }
     }
-    while let Ok(Some(_)) = link.receive().await {
-        answers += 1;
-    }
+    let all = async {
+        while let Ok(Some(_)) = link.receive().await {
+            answers += 1;
+        }
+    };
+    let closed = tokio::time::timeout(LIMITS.patience, all).await;
+    assert!(closed.is_ok(), "the connection is closed");
     assert_eq!(answers, 18, "seventeen mistakes and the last word");
     served.await.unwrap().unwrap();
 }

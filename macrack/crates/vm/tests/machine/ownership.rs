@@ -1,11 +1,11 @@
 //! Who owns a VM's directory, and who outlives whom.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use macrack_wire::client::connect;
@@ -65,33 +65,45 @@ async fn a_description_that_breaks_under_a_running_vm_changes_nothing_for_it() {
     assert_eq!(dir.read_state().unwrap().unwrap().report.state, VmState::Running);
 }
 
+/// A parent in a process group of its own, which is killed whole.
+struct Group(Child);
+
+impl Group {
+    fn kill(&mut self) {
+        let group = Pid::from_raw(self.0.id().try_into().unwrap()).unwrap();
+        kill_process_group(group, Signal::KILL).unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // where the test has not got as far; a child that was waited for is not signalled again
+        if matches!(self.0.try_wait(), Ok(None)) {
+            self.kill();
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_vm_process_outlives_the_sigkill_of_its_parents_whole_group() {
     let rack = Rack::new();
     let dir = rack.make("a");
-    let mut parent = Command::new("/bin/sh")
+    let parent = Command::new("/bin/sh")
         .args(["-c", r#""$0" launch --dir "$1" && echo started && exec sleep 600"#, VM])
         .arg(dir.path())
         .process_group(0)
         .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let ready = rack_after_line(&mut parent, &rack).await;
-    let group = Pid::from_raw(parent.id().try_into().unwrap()).unwrap();
-    kill_process_group(group, Signal::KILL).unwrap();
-    parent.wait().unwrap();
+        .spawn();
+    let mut parent = Group(parent.unwrap());
+    let lines = BufReader::new(parent.0.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line == "started"));
+    let ready = rack.ready("a").await;
+    parent.kill();
 
     let alive = rack.client("a").await.describe().await.unwrap();
     assert_eq!((alive.pid, alive.started_at), (ready.pid, ready.started_at));
     assert_eq!(stage(&alive), stage(&ready), "its guest did not notice");
-}
-
-async fn rack_after_line(parent: &mut std::process::Child, rack: &Rack) -> macrack_wire::VmReport {
-    use std::io::{BufRead, BufReader};
-    let lines = BufReader::new(parent.stdout.take().unwrap()).lines();
-    let started = lines.map_while(Result::ok).any(|line| line == "started");
-    assert!(started);
-    rack.ready("a").await
 }
 
 #[tokio::test]
