@@ -262,6 +262,38 @@ async fn enrolled(world: &World, serial: &str) {
 }
 
 #[tokio::test]
+async fn whatever_rbac_says_tokens_are_asked_for_the_own_account_alone() {
+    let world = world().await;
+    let (mac, own, agent) = chassis(&world).await;
+    let (other, foreign, _) = chassis(&world).await;
+    for serial in [name(&mac), name(&other)] {
+        enrolled(&world, serial).await;
+    }
+    let theirs = format!("macrack-agent-{}", name(&other));
+    let as_account = async |account: &str| {
+        let user = format!("system:serviceaccount:macrack-agents:{account}");
+        world.plane.as_user_with(&user, &["system:masters"], HashMap::new()).await.unwrap()
+    };
+    let enroll = as_account(&format!("macrack-enroll-{}", name(&mac))).await;
+    for client in [&agent, &enroll] {
+        for node in [&own, &foreign] {
+            rejects(ask(client, &theirs, bound_to(node, 3600)).await, "denied request");
+        }
+        rejects(
+            ask(client, &theirs, bound_to(&own, 3600)).await,
+            ["[own-token]", "asks for tokens of macrack-agents/macrack-agent-"],
+        );
+        // an enrolment account mints no second credential of its own kind
+        let itself = format!("macrack-enroll-{}", name(&mac));
+        rejects(ask(client, &itself, bound_to(&own, 3600)).await, "[own-token]");
+    }
+    accepts(ask(&enroll, &format!("macrack-agent-{}", name(&mac)), bound_to(&own, 3600)).await);
+    // neither an agent nor an enrolment
+    let stray = as_account("default").await;
+    rejects(ask(&stray, &theirs, bound_to(&foreign, 3600)).await, "denied request");
+}
+
+#[tokio::test]
 async fn with_its_real_account_an_agent_enrols_renews_and_reports() {
     let world = world().await;
     let (mac, own, _) = chassis(&world).await;
