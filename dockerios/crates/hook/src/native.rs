@@ -1,0 +1,150 @@
+//! The system disk as `bus='nvme'`. Invariant: the disk keeps its source, alias and boot order; its controller
+//! stands on bus 0, since behind a root port macOS does not look.
+
+use crate::{
+    Reason, Refusal, Vmi,
+    disk::{Disk, alias, not_understood, unexpected_bus},
+    document::{Domain, at_most_one, attribute, children},
+    pci::{Place, Slots, address_element, controllers},
+    qemu::QemuParts,
+    splice::Splices,
+};
+
+/// Moves the disk there, or completes what an earlier pass did.
+pub fn rewrite(domain: Domain<'_>, qemu: &QemuParts<'_>, vmi: &Vmi, splices: &mut Splices) -> Result<(), Refusal> {
+    let disk = Disk::of(domain, &vmi.system_disk)?;
+    let own_alias = alias(&vmi.system_disk);
+    if qemu.overrides().any(|(alias, _)| alias == own_alias) {
+        return Err(Refusal::new(
+            Reason::OverrideConflict,
+            format_args!("domain XML: an override changes the system disk {own_alias:?}, whose mode is native"),
+            "remove it, or set the annotation dockerios.io/nvme: override",
+        ));
+    }
+    let number = match disk.bus {
+        "sata" => {
+            let number = free_number(domain)?;
+            splices.set(disk.target, "bus", "nvme");
+            splices.set(disk.target, "dev", &format!("nvme{number}n1"));
+            children(disk.node, "address").for_each(|address| splices.remove(address));
+            number
+        }
+        "nvme" => controller_number(&disk, &own_alias)?,
+        _ => return Err(unexpected_bus(&disk, vmi, "sata or nvme")),
+    };
+    let driver = disk.prepare(vmi, splices)?;
+    // nvme has no werror and rerror: libvirt would pass them on and QEMU refuse to start
+    splices.unset(driver, "error_policy");
+    splices.unset(driver, "rerror_policy");
+    place_controller(domain, qemu, number, splices)
+}
+
+/// `nvme<controller>n<namespace>`.
+fn number_in(dev: &str) -> Option<u32> {
+    let (controller, namespace) = dev.strip_prefix("nvme")?.split_once('n')?;
+    namespace.parse::<u32>().ok()?;
+    controller.parse().ok()
+}
+
+/// The controller that an NVMe disk is on already: by its address, which libvirt's readback has, else its name.
+fn controller_number(disk: &Disk<'_>, alias: &str) -> Result<u32, Refusal> {
+    let address = at_most_one(disk.node, "address")
+        .map_err(|count| not_understood(alias, format_args!("has {count} <address>")))?;
+    match address.map(|address| (attribute(address, "type"), attribute(address, "controller"))) {
+        Some((Some("drive"), Some(text))) => text.parse().ok(),
+        Some((Some("drive"), None)) | None => number_in(disk.dev),
+        Some(_) => None,
+    }
+    .ok_or_else(|| {
+        not_understood(
+            alias,
+            format_args!("is on nvme as {:?} and names no NVMe controller", disk.dev),
+        )
+    })
+}
+
+fn free_number(domain: Domain<'_>) -> Result<u32, Refusal> {
+    let disks = children(domain.devices, "disk").flat_map(|disk| children(disk, "target"));
+    let by_name = disks.filter_map(|target| number_in(attribute(target, "dev")?));
+    let mut used: Vec<u32> = by_name.collect();
+    for controller in controllers(domain, "nvme") {
+        let index = attribute(controller, "index").and_then(|index| index.parse().ok());
+        used.push(index.ok_or_else(|| {
+            Refusal::new(
+                Reason::DomainNotUnderstood,
+                "domain XML: an NVMe controller has no index, so libvirt may give it the system disk's",
+                "give it an index",
+            )
+        })?);
+    }
+    // used is finite, so a number up to its length is free
+    Ok((0..).find(|number| !used.contains(number)).unwrap_or_default())
+}
+
+fn place_controller(
+    domain: Domain<'_>,
+    qemu: &QemuParts<'_>,
+    number: u32,
+    splices: &mut Splices,
+) -> Result<(), Refusal> {
+    let is_ours = |index: Option<&str>| index.and_then(|index| index.parse().ok()) == Some(number);
+    let mut found = controllers(domain, "nvme").filter(|node| is_ours(attribute(*node, "index")));
+    let slots = Slots::taken(domain, qemu, None)?;
+    let Some(controller) = found.next() else {
+        let address = address_element(slots.free()?);
+        splices.append(
+            domain.devices,
+            &[format!(
+                "<controller type=\"nvme\" index=\"{number}\">{address}</controller>"
+            )],
+        );
+        return Ok(());
+    };
+    let misplaced = |what: &str| {
+        Refusal::new(
+            Reason::Misplaced,
+            format_args!("domain XML: NVMe controller {number} {what}"),
+            "remove the controller element: the hook adds it on a free slot of bus 0",
+        )
+    };
+    if found.next().is_some() {
+        return Err(misplaced("is there twice"));
+    }
+    let address = at_most_one(controller, "address").map_err(|_| misplaced("has two addresses"))?;
+    let place = match address {
+        Some(node) if attribute(node, "type") == Some("pci") => Place::of(node)?,
+        Some(_) => return Err(misplaced("has an address that is not of PCI")),
+        None => None,
+    };
+    match (place, address) {
+        (Some(place), _) if place.on_root_bus().is_some() => {}
+        (Some(_), _) => return Err(misplaced("is not on bus 0, where macOS looks for it")),
+        (None, Some(incomplete)) => {
+            splices.set(incomplete, "domain", "0x0000");
+            splices.set(incomplete, "bus", "0x00");
+            splices.set(incomplete, "slot", &format!("{:#04x}", slots.free()?));
+            splices.set(incomplete, "function", "0x0");
+        }
+        (None, None) => splices.append(controller, &[address_element(slots.free()?)]),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_controller_s_number_is_in_the_name_of_the_disk() {
+        assert_eq!([number_in("nvme0n1"), number_in("nvme12n3")], [Some(0), Some(12)]);
+        assert_eq!(
+            [
+                number_in("sda"),
+                number_in("nvme"),
+                number_in("nvmen1"),
+                number_in("nvme0n")
+            ],
+            [None; 4]
+        );
+    }
+}

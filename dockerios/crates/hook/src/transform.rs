@@ -1,0 +1,65 @@
+//! The whole change. Invariant: see the crate's; and no answer leaves that the function itself would change
+//! again.
+
+use crate::{
+    Osk, Reason, Refusal, Vmi, disk,
+    document::{Domain, parse},
+    native, nic, overriding,
+    qemu::QemuParts,
+    smc,
+    splice::{Splices, escaped},
+    vmi::NvmeMode,
+};
+
+/// Gives the domain what macOS needs: SMC and hotplug switch, the system disk as NVMe, the NIC's model.
+///
+/// Pure: the same three values give the same answer. `transform(transform(x)) == transform(x)`.
+pub fn transform(domain_xml: &str, vmi: &Vmi, osk: &Osk) -> Result<String, Refusal> {
+    let checked = || {
+        let once = pass(domain_xml, vmi, osk)?;
+        if pass(&once, vmi, osk).is_ok_and(|twice| twice == once) {
+            Ok(once)
+        } else {
+            Err(own_fault())
+        }
+    };
+    let option = osk.as_option();
+    checked().map_err(|refusal: Refusal| refusal.without(&[osk.reveal(), &option, &escaped(&option)]))
+}
+
+/// A domain's bytes as text: KubeVirt and libvirt write UTF-8.
+pub fn text_of(domain_xml: &[u8]) -> Result<&str, Refusal> {
+    std::str::from_utf8(domain_xml).map_err(|error| {
+        Refusal::new(
+            Reason::DomainUnreadable,
+            format_args!("domain XML: not UTF-8: {error}"),
+            "hand over the domain as libvirt or KubeVirt wrote it",
+        )
+    })
+}
+
+fn pass(xml: &str, vmi: &Vmi, osk: &Osk) -> Result<String, Refusal> {
+    let document = parse(xml)?;
+    let domain = Domain::of(&document)?;
+    let qemu = QemuParts::of(domain)?;
+    let mut splices = Splices::of(xml);
+
+    disk::demand_bootdisk_on_sata(domain, vmi)?;
+    match vmi.nvme {
+        NvmeMode::Native => native::rewrite(domain, &qemu, vmi, &mut splices)?,
+        NvmeMode::Override => overriding::rewrite(domain, &qemu, vmi, &mut splices)?,
+        // left as it is, but it has to be there: the annotation names it
+        NvmeMode::Off => drop(disk::Disk::of(domain, &vmi.system_disk)?),
+    }
+    nic::rewrite(domain, vmi, &mut splices);
+    smc::add(&qemu, osk, &mut splices)?;
+    splices.apply().ok_or_else(own_fault)
+}
+
+fn own_fault() -> Refusal {
+    Refusal::new(
+        Reason::SelfCheck,
+        "the changed domain did not pass the hook's own check: a second pass would change it again",
+        "report it with the domain XML, its key removed: this is a fault of the hook",
+    )
+}
