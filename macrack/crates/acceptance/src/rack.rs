@@ -99,6 +99,13 @@ impl Rack {
     /// Starts an operator in place of the one that runs.
     pub async fn start_without_waiting(&self, how: &Operator) -> Result<()> {
         self.operator().take();
+        let child = self.another(how).await?;
+        *self.operator() = Some(child);
+        Ok(())
+    }
+
+    /// Starts an operator beside the one that runs.
+    pub async fn another(&self, how: &Operator) -> Result<Child> {
         let token = self.plane.token(names::SYSTEM_NAMESPACE, names::OPERATOR_ACCOUNT, None).await?;
         let plain = how.operator_hours == 0 && how.server_hours == 0 && how.kill_after.is_none() && !how.no_webhook;
         let number = {
@@ -124,9 +131,7 @@ impl Rack {
                 program = program.arg(format!("--kill-after={writes}"));
             }
         }
-        let child = program.start(&format!("operator-{number}"))?;
-        *self.operator() = Some(child);
-        Ok(())
+        program.start(&format!("operator-{number}"))
     }
 
     /// Kills the operator with SIGKILL.
