@@ -186,6 +186,14 @@ mod tests {
     }
 
     #[test]
+    fn a_golden_on_its_way_out_makes_room_for_its_successor() {
+        let mut going = image("tahoe", "golden/tahoe", "26.1", "26.1");
+        going.metadata.deletion_timestamp = Some(crate::clock::time("2026-03-02T09:30:00Z".parse().unwrap()));
+        let successor = facts(image("tahoe-2", "golden/tahoe-2", "26.1", "26.1"));
+        assert_eq!(says(&Facts { others: Seen::Present(vec![going]), ..successor }), "allowed ");
+    }
+
+    #[test]
     fn what_could_not_be_read_refuses() {
         let good = || facts(image("tahoe", "golden/tahoe", "26.1", "26.1"));
         for blind in [

@@ -104,6 +104,20 @@ mod tests {
     }
 
     #[test]
+    fn a_mac_leaves_what_the_host_does_not_keep() {
+        let class: MacNodeClassSpec = serde_json::from_value(serde_json::json!({
+            "chassis": "MacMini", "model": "Mac16,11", "chip": "M4 Pro", "cpuCores": 14,
+            "memory": "64Gi", "storage": "1T", "linkSpeed": "10G",
+            "hostReserve": {"cpuCores": 3, "memory": "8Gi", "storage": "150G"},
+        }))
+        .unwrap();
+        let room = Size::left_by(&class).unwrap();
+        assert_eq!(room, Size { cores: 11, memory: 56 << 30, disk: 850_000_000_000 });
+        let wide = Size { cores: 12, ..Size::default() };
+        assert_eq!(wide.exceeds(room), Some(("CPU", "12 cores".to_owned(), "11 cores".to_owned())));
+    }
+
+    #[test]
     fn two_fit_or_one_or_none() {
         let room = Size { cores: 12, memory: 56 << 30, disk: 850_000_000_000 };
         let half = Size { cores: 6, memory: 28 << 30, disk: 250_000_000_000 };
