@@ -27,7 +27,7 @@ use macrack_api::{
 };
 use macrack_core::{
     check,
-    clock::{Clocks, floor},
+    clock::Clocks,
     decide::{instance, lease, node},
     plan::{Kind, Plan, Ref, Step},
     render::{access, node as render},

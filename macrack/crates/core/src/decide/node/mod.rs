@@ -111,6 +111,7 @@ pub fn decide(facts: &Facts) -> Plan {
     }
     place::restore_lease(facts, &mut plan);
     place::ensure(facts, &mut plan);
+    place::revoke(facts, &mut plan);
     if let (Some(to), Some(lease_ref)) = (hold.raised_floor(), facts.lease_ref()) {
         plan.steps.push(Step::RaiseFloor { mac_node: name.clone(), lease_uid: lease_ref.uid.clone(), to });
     }

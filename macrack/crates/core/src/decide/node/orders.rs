@@ -116,19 +116,15 @@ fn free_slot(slots: &[Slot]) -> Option<i32> {
     (0..VMS_PER_MAC as i32).find(|n| slots.iter().all(|s| s.slot != *n))
 }
 
-/// Oldest first, those that wait get the free slots, if the chassis can start anything at all.
+/// Oldest first, those that wait get the free slots. One whose VM is on the disk already (its MacNode was made again)
+/// comes before them.
 fn award(facts: &Facts, hold: &Hold, slots: &mut Vec<Slot>) {
-    let (Seen::Present(instances), Some(lease_ref)) = (&facts.instances, facts.lease_ref()) else {
+    let (Seen::Present(instances), true) = (&facts.instances, gives(facts)) else {
         return;
     };
-    // what this very report says counts, not only what is on the list already
-    let quarantined = !super::quarantine::decide(&facts.node, facts.clocks.operator).is_empty();
-    if quarantined || facts.namespace_ending.present() != Some(&false) || !super::hold::is_told(facts) {
-        return;
-    }
-    let ours = |i: &&MacOSInstance| i.namespace().as_deref() == Some(&lease_ref.namespace);
-    let mut waiting: Vec<&MacOSInstance> = instances.iter().filter(ours).filter(|i| waits(i, hold, slots)).collect();
-    waiting.sort_by_key(|i| (i.creation_timestamp().map(|t| t.0), i.name_any()));
+    let mut waiting: Vec<&MacOSInstance> = instances.iter().filter(|i| waits(facts, i, hold, slots)).collect();
+    let on_disk = |i: &MacOSInstance| i.uid().and_then(|uid| facts.vm(&uid)).is_some_and(|vm| vm != VmState::Wiped);
+    waiting.sort_by_key(|i| (!on_disk(i), i.creation_timestamp().map(|t| t.0), i.name_any()));
     for instance in waiting {
         let Some(free) = free_slot(slots) else { return };
         if !fits(facts, instance, slots) {
@@ -144,13 +140,23 @@ fn award(facts: &Facts, hold: &Hold, slots: &mut Vec<Slot>) {
     }
 }
 
-fn waits(instance: &MacOSInstance, hold: &Hold, slots: &[Slot]) -> bool {
-    let Some(uid) = instance.uid() else {
-        return false;
-    };
+/// Whether this chassis gives out slots at all: its agent has reported what is there, nothing in that very report
+/// quarantines it, the namespace stays, and the lease says that it has this chassis.
+fn gives(facts: &Facts) -> bool {
+    let reported = facts.node.status.as_ref().is_some_and(|s| s.agent.is_some());
+    let quarantined = !super::quarantine::decide(&facts.node, facts.clocks.operator).is_empty();
+    reported && !quarantined && facts.namespace_ending.present() == Some(&false) && super::hold::is_told(facts)
+}
+
+/// Whether it waits for a slot of this chassis. One whose slot is emptied in this very pass waits for the next: the same
+/// VM cannot leave a slot and enter it in one write.
+fn waits(facts: &Facts, instance: &MacOSInstance, hold: &Hold, slots: &[Slot]) -> bool {
+    let uid = instance.uid().unwrap_or_default();
+    let ours = facts.lease_ref().is_some_and(|r| instance.namespace().as_deref() == Some(&r.namespace));
     may_run(instance, hold)
+        && ours
         && instance.finalizers().iter().any(|f| f == FINALIZER_INSTANCE)
-        && slots.iter().all(|s| s.uid != uid)
+        && facts.status().slots.iter().chain(slots).all(|s| s.uid != uid)
 }
 
 /// Whether it can still win a slot: not one that goes, that lost once, or that is older than the lease's deletion.

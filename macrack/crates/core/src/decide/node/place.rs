@@ -132,6 +132,22 @@ pub(super) fn grant(facts: &Facts, hold: &Hold, plan: &mut Plan) {
     }
 }
 
+/// Access in a namespace that does not have the chassis goes whenever it is seen: an earlier lease's, should a cache that
+/// was behind have hidden it at the release.
+pub(super) fn revoke(facts: &Facts, plan: &mut Plan) {
+    let account = names::agent_account(&facts.node.name_any());
+    let own = [names::AGENT_NAMESPACE, "kube-node-lease"];
+    let holder = tainting(facts).map(|r| r.namespace);
+    let left = facts.existing.keys().filter(|object| {
+        matches!(object.kind, Kind::Role | Kind::RoleBinding)
+            && object.name == account
+            && !own.contains(&object.namespace.as_str())
+            && facts.lease_ref().map(|r| &r.namespace) != Some(&object.namespace)
+            && holder.as_ref() != Some(&object.namespace)
+    });
+    plan.steps.extend(left.map(|object| Step::Delete { object: object.clone(), uid: None }));
+}
+
 /// Applies an object unless one with the same content is there.
 fn apply_if_changed(facts: &Facts, object: Ref, body: Value, plan: &mut Plan) {
     let hash = access::hash(&body);

@@ -331,11 +331,7 @@ fn summary(
         );
     }
     if let Some(entry) = quarantine.first() {
-        let because = Because::ALL
-            .iter()
-            .any(|w| w.word == entry.reason)
-            .then(|| reason_of(&entry.reason))
-            .unwrap_or(Because::Quarantined);
+        let because = reason_of(&entry.reason);
         return (
             Phase::Quarantined,
             fact(
