@@ -18,6 +18,8 @@ struct Subject<'a> {
     phase: Option<String>,
     conditions: &'a [Condition],
     created: Option<Timestamp>,
+    /// A condition that does not hold although the summary may.
+    but: Option<&'a Condition>,
     /// What was judged is older than what is written.
     behind: bool,
     /// Its way out for a reason.
@@ -38,6 +40,7 @@ impl<'a> Subject<'a> {
             phase,
             conditions,
             created: object.creation_timestamp().map(|time| time.0),
+            but: None,
             behind: observed.is_some() && observed != object.meta().generation,
             way_out,
         }
@@ -55,6 +58,9 @@ impl<'a> Subject<'a> {
         let message = in_words(ready.message.trim_end_matches('.'), now);
         let message = if message.is_empty() { String::new() } else { format!(": {message}") };
         let first = match ready.status {
+            ConditionStatus::True if self.but.is_some() => {
+                format!("{} is {phase} since {since}{message}.", self.called)
+            }
             ConditionStatus::True => {
                 format!("{} is {phase} and waits for nothing, since {since}{message}.", self.called)
             }
@@ -72,6 +78,9 @@ impl<'a> Subject<'a> {
         if ready.status != ConditionStatus::True {
             words.extend((self.way_out)(&ready.reason).map(str::to_owned));
         }
+        words.extend(
+            self.but.map(|but| format!("But {} ({}).", in_words(but.message.trim_end_matches('.'), now), but.reason)),
+        );
         if self.behind {
             words.push("The operator has not looked at its latest edit yet.".to_owned());
         }
@@ -84,13 +93,6 @@ impl<'a> Subject<'a> {
             "{} has not been looked at by the operator{made}: does it run? (kubectl get pods -n {SYSTEM_NAMESPACE})",
             self.called
         )
-    }
-
-    /// A condition that does not hold although the summary may, as a sentence of its own.
-    fn unless(&self, type_: &str, now: Timestamp) -> Option<String> {
-        let found = condition::find(self.conditions, type_)?;
-        (found.status == ConditionStatus::False)
-            .then(|| format!("But {} ({}).", in_words(found.message.trim_end_matches('.'), now), found.reason))
     }
 }
 
@@ -111,10 +113,9 @@ pub(crate) fn mac_node(node: &MacNode, now: Timestamp) -> String {
 pub(crate) fn lease(lease: &MacNodeLease, now: Timestamp) -> String {
     let status = lease.status.clone().unwrap_or_default();
     let phase = status.phase.map(|phase| format!("{phase:?}"));
+    let sick = condition::find(&status.conditions, "ChassisHealthy").filter(|c| c.status == ConditionStatus::False);
     let subject = Subject::of(lease, phase, status.observed_generation, &status.conditions);
-    let mut words = subject.words(now);
-    words.extend(subject.unless("ChassisHealthy", now));
-    words.join(" ")
+    Subject { but: sick, ..subject }.words(now).join(" ")
 }
 
 /// An instance, and its lease where that can be read.

@@ -139,6 +139,7 @@ fn a_lease_that_is_well_waits_for_nothing_and_one_on_a_sick_mac_says_so() {
     let sick = json!({ "type": "ChassisHealthy", "status": "False", "reason": "ChassisUnreachable",
         "message": "H4XK29Q0LW does not answer; its VMs are not moved, the lease stays", "lastTransitionTime": NOW });
     let words = lease(&lease_with("Bound", json!([well, sick])), at(NOW));
+    assert!(!words.contains("waits for nothing"), "{words}");
     assert!(
         words.ends_with("But H4XK29Q0LW does not answer; its VMs are not moved, the lease stays (ChassisUnreachable)."),
         "{words}"

@@ -1,0 +1,52 @@
+//! A lease, two VMs, and somebody else who would like to use them.
+
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::{Stage, follow_instance, follow_lease};
+use crate::say::Tone;
+
+/// team-a has a Mac for itself.
+pub(super) async fn a_mac(stage: &mut Stage) -> Result<()> {
+    let command = "apply -n team-a -f samples/lease.yaml";
+    stage.say.step(1, "team-a leases a Mac", &format!("kubectl {command}"));
+    let began = Instant::now();
+    let apply = async { stage.cluster.kubectl(&stage.team_a, command).await?.worked() };
+    tokio::try_join!(apply, follow_lease(stage, "team-a", "ios-ci", began, "Bound"))?;
+    Ok(())
+}
+
+/// The golden is pulled once and cloned twice.
+pub(super) async fn two_vms(stage: &mut Stage) -> Result<()> {
+    let command = "apply -n team-a -f samples/instances.yaml";
+    stage.say.step(2, "two macOS VMs on it", &format!("kubectl {command}"));
+    let began = Instant::now();
+    let apply = async { stage.cluster.kubectl(&stage.team_a, command).await?.worked() };
+    let first = follow_instance(stage, "team-a", "build-1", began, "Ready");
+    let second = follow_instance(stage, "team-a", "build-2", began, "Ready");
+    tokio::try_join!(apply, first, second)?;
+    Ok(())
+}
+
+/// team-b finds nothing under team-a's name, and has a Mac of its own.
+pub(super) async fn somebody_else(stage: &mut Stage) -> Result<()> {
+    let command = "apply -n team-b -f samples/on-foreign-lease.yaml";
+    stage.say.step(4, "somebody else", &format!("kubectl {command}"));
+    let refusal = stage.cluster.kubectl(&stage.team_b, command).await?.refused()?;
+    stage.say.quote(format!("{} {refusal}", stage.say.paint(Tone::No, "denied")));
+    for (sample, name, wanted) in
+        [("lease-for-a-week", "release-week", "Bound"), ("first-boot", "provisioned", "Ready")]
+    {
+        let command = format!("apply -n team-b -f samples/{sample}.yaml");
+        stage.say.command(&format!("kubectl {command}"));
+        let began = Instant::now();
+        let apply = async { stage.cluster.kubectl(&stage.team_b, &command).await?.worked() };
+        if wanted == "Bound" {
+            tokio::try_join!(apply, follow_lease(stage, "team-b", name, began, wanted))?;
+        } else {
+            tokio::try_join!(apply, follow_instance(stage, "team-b", name, began, wanted))?;
+        }
+    }
+    Ok(())
+}
