@@ -103,7 +103,11 @@ fn waiting(facts: &Facts) -> Word {
         );
     }
     let Some(chassis) = facts.chassis.present() else {
-        return (Phase::Pending, Because::LeasePending, format!("lease {name} waits for a Mac"));
+        return match lease.status.as_ref().and_then(|status| status.serial.as_ref()) {
+            // an instance that was made a moment ago: its lease is known by name, not yet by uid
+            Some(serial) => (Phase::Pending, Because::WaitingForSlot, format!("waits for a slot on {serial}")),
+            None => (Phase::Pending, Because::LeasePending, format!("lease {name} waits for a Mac")),
+        };
     };
     let status = chassis.status.clone().unwrap_or_default();
     if let Some(entry) = status.quarantine.first() {
