@@ -10,6 +10,8 @@
 
 // kube-derive re-emits the structs in a private module, which this lint mistakes for ours
 #![allow(unreachable_pub)]
+// several `printcolumn(type_ = "string", …)` of one kind are not one attribute said twice
+#![allow(clippy::duplicated_attributes)]
 
 pub mod condition;
 pub mod config;

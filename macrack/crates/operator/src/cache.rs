@@ -230,7 +230,7 @@ fn split<K: kube::Resource>(object: DeserializeGuard<K>) -> (Key, Entry<K>) {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::Namespace;
+    use k8s_openapi::{api::core::v1::Namespace, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
     use super::*;
 
@@ -268,8 +268,7 @@ mod tests {
         cache.take_in(Event::Init);
         cache.take_in(Event::InitDone);
         cache.take_in(Event::Apply(namespace("a", "x")));
-        let mut metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta::default();
-        metadata.name = Some("a".into());
+        let metadata = ObjectMeta { name: Some("a".into()), ..ObjectMeta::default() };
         let bad = DeserializeGuard(Err(InvalidObject { error: "phase: unknown variant".into(), metadata }));
         cache.take_in(Event::Apply(bad));
         assert!(cache.get(&Key::cluster("a")).is_unknown());

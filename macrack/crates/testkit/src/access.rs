@@ -39,12 +39,7 @@ impl Output {
     /// When it failed, with all of its output.
     pub fn success(self) -> Result<String> {
         if !self.status.success() {
-            bail!(
-                "kubectl failed ({}):\n{}{}",
-                self.status,
-                self.stderr,
-                self.stdout
-            );
+            bail!("kubectl failed ({}):\n{}{}", self.status, self.stderr, self.stdout);
         }
         Ok(self.stdout)
     }
@@ -70,13 +65,11 @@ pub(crate) enum Identity<'a> {
 /// # Errors
 /// When the file is not a usable kubeconfig.
 pub async fn client_from(kubeconfig: &Path) -> Result<Client> {
-    Client::try_from(config_from(kubeconfig).await?)
-        .with_context(|| format!("a client by {}", kubeconfig.display()))
+    Client::try_from(config_from(kubeconfig).await?).with_context(|| format!("a client by {}", kubeconfig.display()))
 }
 
 async fn config_from(kubeconfig: &Path) -> Result<Config> {
-    let read = Kubeconfig::read_from(kubeconfig)
-        .with_context(|| format!("read {}", kubeconfig.display()))?;
+    let read = Kubeconfig::read_from(kubeconfig).with_context(|| format!("read {}", kubeconfig.display()))?;
     let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
         .await
         .with_context(|| format!("use {}", kubeconfig.display()))?;
@@ -88,33 +81,16 @@ async fn config_from(kubeconfig: &Path) -> Result<Config> {
 impl Access {
     pub(crate) fn new(kubeconfig: PathBuf, kubectl: PathBuf, dir: PathBuf) -> Result<Access> {
         let cluster = current_cluster(&kubeconfig)?;
-        let server = cluster
-            .server
-            .clone()
-            .ok_or_else(|| anyhow!("{} names no server", kubeconfig.display()))?;
-        let ca_pem = match (
-            &cluster.certificate_authority_data,
-            &cluster.certificate_authority,
-        ) {
+        let server = cluster.server.clone().ok_or_else(|| anyhow!("{} names no server", kubeconfig.display()))?;
+        let ca_pem = match (&cluster.certificate_authority_data, &cluster.certificate_authority) {
             (Some(data), _) => {
-                let pem = BASE64_STANDARD
-                    .decode(data)
-                    .context("certificate-authority-data is not base64")?;
+                let pem = BASE64_STANDARD.decode(data).context("certificate-authority-data is not base64")?;
                 String::from_utf8(pem).context("certificate-authority-data is not PEM")?
             }
-            (None, Some(path)) => {
-                std::fs::read_to_string(path).with_context(|| format!("read {path}"))?
-            }
+            (None, Some(path)) => std::fs::read_to_string(path).with_context(|| format!("read {path}"))?,
             (None, None) => String::new(),
         };
-        Ok(Access {
-            kubeconfig,
-            kubectl,
-            dir,
-            server,
-            ca_pem,
-            written: AtomicU64::new(0),
-        })
+        Ok(Access { kubeconfig, kubectl, dir, server, ca_pem, written: AtomicU64::new(0) })
     }
 
     pub(crate) async fn admin(&self) -> Result<Client> {
@@ -122,10 +98,7 @@ impl Access {
     }
 
     fn fresh_path(&self, what: &str) -> PathBuf {
-        self.dir.join(format!(
-            "{what}-{}.kubeconfig",
-            self.written.fetch_add(1, Ordering::Relaxed)
-        ))
+        self.dir.join(format!("{what}-{}.kubeconfig", self.written.fetch_add(1, Ordering::Relaxed)))
     }
 }
 
@@ -195,12 +168,7 @@ impl ControlPlane {
     ///
     /// # Errors
     /// When the API server refuses.
-    pub async fn token(
-        &self,
-        namespace: &str,
-        name: &str,
-        bound: Option<BoundObjectReference>,
-    ) -> Result<String> {
+    pub async fn token(&self, namespace: &str, name: &str, bound: Option<BoundObjectReference>) -> Result<String> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin().await?, namespace);
         let request = TokenRequest {
             spec: Some(TokenRequestSpec {
@@ -214,10 +182,7 @@ impl ControlPlane {
             .create_subresource("token", name, &PostParams::default(), &request)
             .await
             .with_context(|| format!("a token of ServiceAccount {namespace}/{name}"))?;
-        answer
-            .status
-            .and_then(|s| s.token)
-            .ok_or_else(|| anyhow!("the TokenRequest came back without a token"))
+        answer.status.and_then(|s| s.token).ok_or_else(|| anyhow!("the TokenRequest came back without a token"))
     }
 
     /// Writes a kubeconfig file (0600) that presents `token`, for a process.
@@ -294,20 +259,13 @@ impl ControlPlane {
 fn path_with(kubectl: Option<&Path>) -> std::ffi::OsString {
     let inherited = std::env::var_os("PATH").unwrap_or_default();
     let first = [kubectl.map(Path::to_owned), crate::child::bin_dir().ok()];
-    let all = first
-        .into_iter()
-        .flatten()
-        .chain(std::env::split_paths(&inherited));
+    let all = first.into_iter().flatten().chain(std::env::split_paths(&inherited));
     std::env::join_paths(all).unwrap_or_else(|_| AsRef::<OsStr>::as_ref(&inherited).to_owned())
 }
 
 fn current_cluster(kubeconfig: &Path) -> Result<Cluster> {
-    let read = Kubeconfig::read_from(kubeconfig)
-        .with_context(|| format!("read {}", kubeconfig.display()))?;
-    let context = read
-        .contexts
-        .iter()
-        .find(|c| Some(&c.name) == read.current_context.as_ref());
+    let read = Kubeconfig::read_from(kubeconfig).with_context(|| format!("read {}", kubeconfig.display()))?;
+    let context = read.contexts.iter().find(|c| Some(&c.name) == read.current_context.as_ref());
     let name = context
         .and_then(|c| c.context.as_ref())
         .map(|c| c.cluster.as_str())
@@ -316,36 +274,19 @@ fn current_cluster(kubeconfig: &Path) -> Result<Cluster> {
         .iter()
         .find(|c| c.name == name)
         .and_then(|c| c.cluster.clone())
-        .ok_or_else(|| {
-            anyhow!(
-                "{} lacks the cluster {name} of its current context",
-                kubeconfig.display()
-            )
-        })
+        .ok_or_else(|| anyhow!("{} lacks the cluster {name} of its current context", kubeconfig.display()))
 }
 
 /// Writes the kubeconfig of a component or the admin, everything embedded.
-pub(crate) fn write_kubeconfig(
-    path: &Path,
-    server: &str,
-    ca: &Path,
-    user: &str,
-    identity: Identity<'_>,
-) -> Result<()> {
-    let cluster = Cluster {
-        server: Some(server.to_owned()),
-        certificate_authority_data: Some(embed(ca)?),
-        ..Cluster::default()
-    };
+pub(crate) fn write_kubeconfig(path: &Path, server: &str, ca: &Path, user: &str, identity: Identity<'_>) -> Result<()> {
+    let cluster =
+        Cluster { server: Some(server.to_owned()), certificate_authority_data: Some(embed(ca)?), ..Cluster::default() };
     write(path, cluster, user, identity)
 }
 
 fn write(path: &Path, cluster: Cluster, user: &str, identity: Identity<'_>) -> Result<()> {
     let identity = match identity {
-        Identity::Token(token) => AuthInfo {
-            token: Some(token.to_owned().into()),
-            ..AuthInfo::default()
-        },
+        Identity::Token(token) => AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() },
         Identity::Pair(pair) => AuthInfo {
             client_certificate_data: Some(embed(&pair.cert)?),
             client_key_data: Some(embed(&pair.key)?.into()),

@@ -8,13 +8,7 @@ use anyhow::{Context, Result, bail};
 /// A folder of ready binaries, as other projects' tools use it too.
 pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
-const NEEDED: [&str; 5] = [
-    "etcd",
-    "kube-apiserver",
-    "kube-controller-manager",
-    "kube-scheduler",
-    "kubectl",
-];
+const NEEDED: [&str; 5] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
 
 const WAYS_OUT: &str = "either set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver, \
     kube-controller-manager, kube-scheduler and kubectl, or run from a checkout whose \
@@ -28,22 +22,11 @@ const WAYS_OUT: &str = "either set KUBEBUILDER_ASSETS to a folder with etcd, kub
 pub fn find() -> Result<PathBuf> {
     if let Some(dir) = std::env::var_os(ASSETS).filter(|d| !d.is_empty()) {
         let dir = PathBuf::from(dir);
-        return complete(&dir)
-            .map(|()| dir)
-            .with_context(|| format!("{ASSETS} is set; {WAYS_OUT}"));
+        return complete(&dir).map(|()| dir).with_context(|| format!("{ASSETS} is set; {WAYS_OUT}"));
     }
-    let from = [
-        Some(PathBuf::from(env!("CARGO_MANIFEST_DIR"))),
-        std::env::current_dir().ok(),
-    ];
-    let Some(home) = from
-        .into_iter()
-        .flatten()
-        .find_map(|start| checkout_above(&start))
-    else {
-        bail!(
-            "no control plane to start: {ASSETS} is not set and there is no controlplane/build.sh above; {WAYS_OUT}"
-        );
+    let from = [Some(PathBuf::from(env!("CARGO_MANIFEST_DIR"))), std::env::current_dir().ok()];
+    let Some(home) = from.into_iter().flatten().find_map(|start| checkout_above(&start)) else {
+        bail!("no control plane to start: {ASSETS} is not set and there is no controlplane/build.sh above; {WAYS_OUT}");
     };
     build(&home)?;
     let bin = home.join("bin");
@@ -52,10 +35,7 @@ pub fn find() -> Result<PathBuf> {
 }
 
 fn checkout_above(start: &Path) -> Option<PathBuf> {
-    start
-        .ancestors()
-        .map(|dir| dir.join("controlplane"))
-        .find(|dir| dir.join("build.sh").is_file())
+    start.ancestors().map(|dir| dir.join("controlplane")).find(|dir| dir.join("build.sh").is_file())
 }
 
 /// Runs build.sh, which does nothing when its binaries are up to date and says on stderr what it
@@ -69,19 +49,13 @@ fn build(home: &Path) -> Result<()> {
         .status()
         .with_context(|| format!("run {}; {WAYS_OUT}", script.display()))?;
     if !status.success() {
-        bail!(
-            "{} failed ({status}), its output is above; {WAYS_OUT}",
-            script.display()
-        );
+        bail!("{} failed ({status}), its output is above; {WAYS_OUT}", script.display());
     }
     Ok(())
 }
 
 fn complete(dir: &Path) -> Result<()> {
-    let missing: Vec<_> = NEEDED
-        .into_iter()
-        .filter(|name| !dir.join(name).is_file())
-        .collect();
+    let missing: Vec<_> = NEEDED.into_iter().filter(|name| !dir.join(name).is_file()).collect();
     if !missing.is_empty() {
         bail!("{} lacks {}", dir.display(), missing.join(", "));
     }
@@ -94,9 +68,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_lacks_binaries_is_refused_by_name() {
-        let error = complete(Path::new("/proc/self/fd"))
-            .unwrap_err()
-            .to_string();
+        let error = complete(Path::new("/proc/self/fd")).unwrap_err().to_string();
         assert!(error.contains("lacks etcd, kube-apiserver"), "{error}");
     }
 

@@ -28,12 +28,7 @@ pub struct Program {
 impl Program {
     /// The program at `path`; see [`bin`] for our own.
     pub fn new(path: impl Into<PathBuf>) -> Program {
-        Program {
-            path: path.into(),
-            args: Vec::new(),
-            env: Vec::new(),
-            dir: None,
-        }
+        Program { path: path.into(), args: Vec::new(), env: Vec::new(), dir: None }
     }
 
     /// With one more argument.
@@ -52,8 +47,7 @@ impl Program {
     /// With an environment variable, on top of the inherited ones.
     #[must_use]
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Program {
-        self.env
-            .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self.env.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
     }
 
@@ -71,17 +65,9 @@ impl Program {
     pub fn start(self, name: &str) -> Result<Child> {
         let run = run::current()?;
         let mark = run.child_mark();
-        let log = run.dir().join(format!(
-            "{name}-{}.log",
-            mark.rsplit('.').next().unwrap_or("0")
-        ));
+        let log = run.dir().join(format!("{name}-{}.log", mark.rsplit('.').next().unwrap_or("0")));
         let process = self.spawn(&mark, &log)?;
-        Ok(Child {
-            name: name.to_owned(),
-            program: self,
-            mark,
-            process,
-        })
+        Ok(Child { name: name.to_owned(), program: self, mark, process })
     }
 
     /// Starts it with its output in the file `log` (appended).
@@ -91,12 +77,7 @@ impl Program {
     pub fn start_logging_to(self, name: &str, log: &Path) -> Result<Child> {
         let mark = run::current()?.child_mark();
         let process = self.spawn(&mark, log)?;
-        Ok(Child {
-            name: name.to_owned(),
-            program: self,
-            mark,
-            process,
-        })
+        Ok(Child { name: name.to_owned(), program: self, mark, process })
     }
 
     fn spawn(&self, mark: &str, log: &Path) -> Result<Process> {
@@ -141,11 +122,7 @@ impl Child {
 
     /// Processes that it or an earlier life of it started and that are alive, itself not among them.
     pub fn descendants(&self) -> Vec<i32> {
-        process::marked(&self.mark)
-            .into_iter()
-            .map(|p| p.pid)
-            .filter(|pid| *pid != self.process.pid)
-            .collect()
+        process::marked(&self.mark).into_iter().map(|p| p.pid).filter(|pid| *pid != self.process.pid).collect()
     }
 
     /// SIGKILLs it, and nothing that it started. Returns when it has ended.
@@ -177,11 +154,7 @@ impl Child {
         match tokio::time::timeout(limit, self.process.ended()).await {
             Ok(Some(status)) => Ok(status),
             Ok(None) => bail!("nobody knows how {} ended", self.name),
-            Err(_) => bail!(
-                "{} still runs after {limit:.1?}; its log ends:\n{}",
-                self.name,
-                self.process.log_tail(20)
-            ),
+            Err(_) => bail!("{} still runs after {limit:.1?}; its log ends:\n{}", self.name, self.process.log_tail(20)),
         }
     }
 
@@ -199,26 +172,15 @@ impl Child {
                 }
                 if let Some(status) = ended {
                     let tail = self.process.log_tail(20);
-                    bail!(
-                        "{} ended ({status}) without saying {text:?}; its log ends:\n{tail}",
-                        self.name
-                    );
+                    bail!("{} ended ({status}) without saying {text:?}; its log ends:\n{tail}", self.name);
                 }
-                progress
-                    .changed()
-                    .await
-                    .map_err(|_| anyhow!("nobody reads the output of {}", self.name))?;
+                progress.changed().await.map_err(|_| anyhow!("nobody reads the output of {}", self.name))?;
             }
         };
-        tokio::time::timeout(limit, logged)
-            .await
-            .unwrap_or_else(|_| {
-                let tail = self.process.log_tail(20);
-                Err(anyhow!(
-                    "{} has not said {text:?} in {limit:.1?}; its log ends:\n{tail}",
-                    self.name
-                ))
-            })
+        tokio::time::timeout(limit, logged).await.unwrap_or_else(|_| {
+            let tail = self.process.log_tail(20);
+            Err(anyhow!("{} has not said {text:?} in {limit:.1?}; its log ends:\n{tail}", self.name))
+        })
     }
 
     /// Starts it again after its end, as before. What earlier lives started is still its own.
@@ -235,11 +197,7 @@ impl Child {
     /// When it still runs or cannot be started.
     pub fn restart_as(&mut self, program: Program) -> Result<()> {
         if self.is_running() {
-            bail!(
-                "{} (process {}) still runs: end it before it is started again",
-                self.name,
-                self.pid()
-            );
+            bail!("{} (process {}) still runs: end it before it is started again", self.name, self.pid());
         }
         self.process = program.spawn(&self.mark, &self.process.log)?;
         self.program = program;
@@ -255,11 +213,7 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!(
-                "the log of {} ends:\n{}",
-                self.name,
-                self.process.log_tail(40)
-            );
+            eprintln!("the log of {} ends:\n{}", self.name, self.process.log_tail(40));
         }
         self.end();
     }
@@ -276,18 +230,9 @@ pub fn is_alive(pid: i32) -> bool {
 /// When the present executable's place is not known.
 pub fn bin_dir() -> Result<PathBuf> {
     let exe = std::env::current_exe().context("find the present executable")?;
-    let dir = exe
-        .parent()
-        .ok_or_else(|| anyhow!("{} lies in no folder", exe.display()))?;
-    let inner = dir
-        .file_name()
-        .is_some_and(|name| name == "deps" || name == "examples");
-    Ok(if inner {
-        dir.parent().unwrap_or(dir)
-    } else {
-        dir
-    }
-    .to_owned())
+    let dir = exe.parent().ok_or_else(|| anyhow!("{} lies in no folder", exe.display()))?;
+    let inner = dir.file_name().is_some_and(|name| name == "deps" || name == "examples");
+    Ok(if inner { dir.parent().unwrap_or(dir) } else { dir }.to_owned())
 }
 
 /// The path of one of this workspace's binaries, for instance `macrack-agent`. It is built when it
@@ -298,9 +243,7 @@ pub fn bin_dir() -> Result<PathBuf> {
 pub fn bin(name: &str) -> Result<PathBuf> {
     // one build at a time; a second caller finds the binary fresh
     static BUILDING: Mutex<()> = Mutex::new(());
-    let _turn = BUILDING
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _turn = BUILDING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let dir = bin_dir()?;
     let path = dir.join(name);
     if is_fresh(&path) {
@@ -309,14 +252,7 @@ pub fn bin(name: &str) -> Result<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.current_dir(&workspace).args([
-        "build",
-        "--quiet",
-        "--workspace",
-        "--all-features",
-        "--bin",
-        name,
-    ]);
+    command.current_dir(&workspace).args(["build", "--quiet", "--workspace", "--all-features", "--bin", name]);
     if dir.file_name().is_some_and(|profile| profile == "release") {
         command.arg("--release");
     }
@@ -338,25 +274,17 @@ pub fn bin(name: &str) -> Result<PathBuf> {
 /// True when the binary is there and no source that cargo lists in its dep-info file is newer.
 fn is_fresh(path: &Path) -> bool {
     let modified = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified());
-    let (Ok(built), Ok(dep_info)) = (
-        modified(path),
-        std::fs::read_to_string(path.with_extension("d")),
-    ) else {
+    let (Ok(built), Ok(dep_info)) = (modified(path), std::fs::read_to_string(path.with_extension("d"))) else {
         return false;
     };
-    sources(&dep_info)
-        .all(|source| modified(Path::new(&source)).unwrap_or(SystemTime::now()) <= built)
+    sources(&dep_info).all(|source| modified(Path::new(&source)).unwrap_or(SystemTime::now()) <= built)
 }
 
 /// The sources in a dep-info file: `target: source source…`, blanks inside a path escaped.
 fn sources(dep_info: &str) -> impl Iterator<Item = String> {
     let list = dep_info.split_once(": ").map_or("", |(_, list)| list);
     let marked = list.replace("\\ ", "\u{0}");
-    marked
-        .split_whitespace()
-        .map(|s| s.replace('\u{0}', " "))
-        .collect::<Vec<_>>()
-        .into_iter()
+    marked.split_whitespace().map(|s| s.replace('\u{0}', " ")).collect::<Vec<_>>().into_iter()
 }
 
 #[cfg(test)]

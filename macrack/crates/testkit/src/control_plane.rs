@@ -109,20 +109,12 @@ impl ControlPlane {
     /// # Errors
     /// When the kubeconfig cannot be read.
     pub fn external(kubeconfig: &Path) -> Result<ControlPlane> {
-        let dir = run::current()?
-            .dir()
-            .join(format!("external-{}", run::random_word()));
+        let dir = run::current()?.dir().join(format!("external-{}", run::random_word()));
         std::fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
-        let kubectl =
-            assets::find().map_or_else(|_| PathBuf::from("kubectl"), |dir| dir.join("kubectl"));
+        let kubectl = assets::find().map_or_else(|_| PathBuf::from("kubectl"), |dir| dir.join("kubectl"));
         let access = Access::new(kubeconfig.to_owned(), kubectl, dir.clone())
             .with_context(|| format!("{KUBECONFIG}={}", kubeconfig.display()))?;
-        Ok(ControlPlane {
-            access,
-            dir,
-            parts: Vec::new(),
-            _lock: None,
-        })
+        Ok(ControlPlane { access, dir, parts: Vec::new(), _lock: None })
     }
 
     /// True when this is a cluster that outlives the tests.
@@ -169,23 +161,13 @@ async fn start(options: Options) -> Result<ControlPlane> {
     let assets = options.assets.map_or_else(assets::find, Ok)?;
     let dir = match options.dir {
         Some(dir) => dir,
-        None => run::current()?
-            .dir()
-            .join(format!("control-plane-{}", run::random_word())),
+        None => run::current()?.dir().join(format!("control-plane-{}", run::random_word())),
     };
     std::fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
-    let dir = dir
-        .canonicalize()
-        .with_context(|| format!("look at {}", dir.display()))?;
+    let dir = dir.canonicalize().with_context(|| format!("look at {}", dir.display()))?;
     let lock = Some(own(&dir)?);
     let pki = Pki::make(&dir.join("pki"))?;
-    let mut starting = Starting {
-        assets,
-        dir,
-        lock,
-        pki,
-        parts: Vec::new(),
-    };
+    let mut starting = Starting { assets, dir, lock, pki, parts: Vec::new() };
     let mut tries = 0;
     let server = loop {
         tries += 1;
@@ -218,10 +200,9 @@ fn own(dir: &Path) -> Result<File> {
     let lock = File::create(&path).with_context(|| format!("make {}", path.display()))?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),
-        Err(Errno::WOULDBLOCK) => bail!(
-            "another control plane runs in {}: end it first, or choose another folder",
-            dir.display()
-        ),
+        Err(Errno::WOULDBLOCK) => {
+            bail!("another control plane runs in {}: end it first, or choose another folder", dir.display())
+        }
         Err(e) => Err(e).with_context(|| format!("lock {}", path.display())),
     }
 }
@@ -260,13 +241,7 @@ impl Starting {
     }
 
     fn api_server_flags(&self, etcd: &str, port: u16) -> Flags {
-        let Pki {
-            ca,
-            apiserver,
-            kubelet_client,
-            service_accounts,
-            ..
-        } = &self.pki;
+        let Pki { ca, apiserver, kubelet_client, service_accounts, .. } = &self.pki;
         Flags::new()
             .set("etcd-servers", etcd)
             .set("bind-address", "127.0.0.1")
@@ -291,18 +266,9 @@ impl Starting {
     }
 
     fn controllers(&mut self, server: &str) -> Result<()> {
-        let Pki {
-            ca,
-            service_accounts,
-            controller_manager,
-            scheduler,
-            ..
-        } = &self.pki;
+        let Pki { ca, service_accounts, controller_manager, scheduler, .. } = &self.pki;
         let manager = Flags::new()
-            .path(
-                "kubeconfig",
-                &self.kubeconfig("controller-manager", server, controller_manager)?,
-            )
+            .path("kubeconfig", &self.kubeconfig("controller-manager", server, controller_manager)?)
             .set("leader-elect", "false")
             .set("use-service-account-credentials", "true")
             .path("service-account-private-key-file", &service_accounts.key)
@@ -314,10 +280,7 @@ impl Starting {
             // nobody asks for its health or metrics
             .set("secure-port", "0");
         let scheduler = Flags::new()
-            .path(
-                "kubeconfig",
-                &self.kubeconfig("scheduler", server, scheduler)?,
-            )
+            .path("kubeconfig", &self.kubeconfig("scheduler", server, scheduler)?)
             .set("leader-elect", "false")
             .set("kube-api-qps", "500")
             .set("kube-api-burst", "1000")
@@ -332,11 +295,7 @@ impl Starting {
         let _ = std::fs::remove_file(&log);
         let mut command = Command::new(self.assets.join(name));
         command.args(flags.0).current_dir(&self.dir);
-        self.parts.push(Process::start(
-            command,
-            &run::current()?.child_mark(),
-            &log,
-        )?);
+        self.parts.push(Process::start(command, &run::current()?.child_mark(), &log)?);
         Ok(())
     }
 
@@ -352,8 +311,7 @@ impl Starting {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        self.or_failure("an answer of kube-apiserver's /readyz", answer)
-            .await
+        self.or_failure("an answer of kube-apiserver's /readyz", answer).await
     }
 
     /// The controllers run when the first of them has done its work.
@@ -361,8 +319,7 @@ impl Starting {
         let accounts: Api<ServiceAccount> = Api::namespaced(access.admin().await?, "default");
         let made = async {
             let only = watcher::Config::default().fields("metadata.name=default");
-            let mut seen =
-                std::pin::pin!(watcher(accounts, only).default_backoff().touched_objects());
+            let mut seen = std::pin::pin!(watcher(accounts, only).default_backoff().touched_objects());
             while let Some(event) = seen.next().await {
                 if event.is_ok() {
                     return anyhow::Ok(());
@@ -370,11 +327,7 @@ impl Starting {
             }
             bail!("the watch of ServiceAccounts ended")
         };
-        self.or_failure(
-            "the first ServiceAccount, which kube-controller-manager makes",
-            made,
-        )
-        .await
+        self.or_failure("the first ServiceAccount, which kube-controller-manager makes", made).await
     }
 
     /// `wanted`, unless a component ends or the time does.
@@ -396,9 +349,7 @@ impl Starting {
     }
 
     fn lost_a_port(&self) -> bool {
-        self.parts
-            .iter()
-            .any(|part| part.log_text().contains("address already in use"))
+        self.parts.iter().any(|part| part.log_text().contains("address already in use"))
     }
 
     fn kubeconfig(&self, user: &str, server: &str, identity: &Pair) -> Result<PathBuf> {
@@ -415,10 +366,7 @@ impl Starting {
 }
 
 fn name(part: &Process) -> String {
-    part.log.file_stem().map_or_else(
-        || "a component".to_owned(),
-        |s| s.to_string_lossy().into_owned(),
-    )
+    part.log.file_stem().map_or_else(|| "a component".to_owned(), |s| s.to_string_lossy().into_owned())
 }
 
 fn bind() -> Result<TcpListener> {
@@ -426,10 +374,7 @@ fn bind() -> Result<TcpListener> {
 }
 
 fn port(socket: &TcpListener) -> Result<u16> {
-    Ok(socket
-        .local_addr()
-        .context("find a free port on 127.0.0.1")?
-        .port())
+    Ok(socket.local_addr().context("find a free port on 127.0.0.1")?.port())
 }
 
 /// `--name=value` arguments.

@@ -16,14 +16,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// An object that can be watched and shown.
-pub trait Watched:
-    Resource + Clone + DeserializeOwned + Serialize + Debug + Send + 'static
-{
-}
-impl<K> Watched for K where
-    K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + 'static
-{
-}
+pub trait Watched: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + 'static {}
+impl<K> Watched for K where K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + 'static {}
 
 /// Parts of a message that must all be in it: one `&str`, or several.
 pub trait Fragments {
@@ -72,19 +66,13 @@ pub fn accepts<T>(result: kube::Result<T>) -> T {
 #[track_caller]
 pub fn rejects<T: Debug>(result: kube::Result<T>, fragments: impl Fragments) -> Status {
     let fragments = fragments.fragments();
-    assert!(
-        fragments.iter().any(|f| !f.trim().is_empty()),
-        "a test must say for which reason it expects a refusal"
-    );
+    assert!(fragments.iter().any(|f| !f.trim().is_empty()), "a test must say for which reason it expects a refusal");
     let status = match result {
         Ok(value) => panic!("must be refused with {fragments:?}, but was accepted: {value:#?}"),
         Err(kube::Error::Api(status)) => *status,
         Err(e) => panic!("must be refused with {fragments:?}, but there was no answer: {e}"),
     };
-    let missing: Vec<_> = fragments
-        .iter()
-        .filter(|f| !status.message.contains(**f))
-        .collect();
+    let missing: Vec<_> = fragments.iter().filter(|f| !status.message.contains(**f)).collect();
     assert!(
         (400..500).contains(&status.code),
         "must be refused with {fragments:?}, but the server failed {}",
@@ -99,10 +87,7 @@ pub fn rejects<T: Debug>(result: kube::Result<T>, fragments: impl Fragments) -> 
 }
 
 fn said(status: &Status) -> String {
-    format!(
-        "({} {}):\n    {}",
-        status.code, status.reason, status.message
-    )
+    format!("({} {}):\n    {}", status.code, status.reason, status.message)
 }
 
 /// Watches the object `name` until `holds`, and returns it as it then was (`None`: it was absent).
@@ -149,10 +134,7 @@ where
         return last;
     }
     let kind = K::kind(&K::DynamicType::default()).into_owned();
-    let mut report = format!(
-        "after {:.1?} {kind} {name} is still not {what}; ",
-        began.elapsed()
-    );
+    let mut report = format!("after {:.1?} {kind} {name} is still not {what}; ", began.elapsed());
     match &last {
         Some(object) => {
             let _ = write!(report, "it is:\n{}", as_yaml(object));
@@ -179,11 +161,7 @@ pub async fn until_seen<K: Watched>(
 where
     K::DynamicType: Default,
 {
-    match until(api, name, what, deadline, |object| {
-        object.is_some_and(&mut holds)
-    })
-    .await
-    {
+    match until(api, name, what, deadline, |object| object.is_some_and(&mut holds)).await {
         Some(object) => object,
         None => unreachable!("`until` returned an absent object, for which the condition is false"),
     }
@@ -261,10 +239,7 @@ pub async fn always<K: Watched, T>(
             }
         }
         if complete && let Err(why) = invariant(&objects) {
-            let shown: String = objects
-                .values()
-                .map(|o| format!("---\n{}", as_yaml(o)))
-                .collect();
+            let shown: String = objects.values().map(|o| format!("---\n{}", as_yaml(o))).collect();
             panic!("not always {what}: {why}\n{shown}");
         }
         complete.then(|| versions(objects.values()))
@@ -299,10 +274,7 @@ pub async fn always<K: Watched, T>(
             }
         }
     };
-    if tokio::time::timeout(Duration::from_secs(30), catching_up)
-        .await
-        .is_err()
-    {
+    if tokio::time::timeout(Duration::from_secs(30), catching_up).await.is_err() {
         panic!("cannot tell whether always {what}: the objects do not come to rest");
     }
     outcome
@@ -315,12 +287,8 @@ fn key<K: Resource>(object: &K) -> String {
     }
 }
 
-fn versions<'a, K: Resource + 'a>(
-    objects: impl Iterator<Item = &'a K>,
-) -> BTreeMap<String, Option<String>> {
-    objects
-        .map(|object| (key(object), object.resource_version()))
-        .collect()
+fn versions<'a, K: Resource + 'a>(objects: impl Iterator<Item = &'a K>) -> BTreeMap<String, Option<String>> {
+    objects.map(|object| (key(object), object.resource_version())).collect()
 }
 
 fn as_yaml<K: Watched>(object: &K) -> String {

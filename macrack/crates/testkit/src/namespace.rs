@@ -28,27 +28,17 @@ impl Namespace {
     pub async fn fresh(plane: &ControlPlane, prefix: &str) -> Result<Namespace> {
         let name = format!("{prefix}-{}", run::random_word());
         let client = plane.admin().await?;
-        let object = Object {
-            metadata: ObjectMeta {
-                name: Some(name.clone()),
-                ..Default::default()
-            },
-            ..Default::default()
-        };
+        let object =
+            Object { metadata: ObjectMeta { name: Some(name.clone()), ..Default::default() }, ..Default::default() };
         Api::<Object>::all(client.clone())
             .create(&PostParams::default(), &object)
             .await
             .with_context(|| format!("make the namespace {name}"))?;
         let accounts: Api<ServiceAccount> = Api::namespaced(client, &name);
-        expect::until_seen(&accounts, "default", "made", Duration::from_secs(30), |a| {
-            a.meta().uid.is_some()
-        })
-        .await;
+        expect::until_seen(&accounts, "default", "made", Duration::from_secs(30), |a| a.meta().uid.is_some()).await;
         let delete_with = plane.is_external().then(|| {
             let mut command = std::process::Command::new(plane.kubectl_path());
-            command
-                .args(["delete", "namespace", &name, "--wait=false"])
-                .env("KUBECONFIG", plane.kubeconfig());
+            command.args(["delete", "namespace", &name, "--wait=false"]).env("KUBECONFIG", plane.kubeconfig());
             command
         });
         Ok(Namespace { name, delete_with })

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose, SanType,
 };
 
 /// The name that the API server shows to kubelets, as kubeadm sets it.
@@ -41,12 +41,8 @@ impl Pki {
         let mut params = CertificateParams::default();
         params.distinguished_name = subject("macrack-testkit-ca", None);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![
-            KeyUsagePurpose::KeyCertSign,
-            KeyUsagePurpose::DigitalSignature,
-        ];
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)
-            .context("make the cluster's CA")?;
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?).context("make the cluster's CA")?;
         let ca = write_pair(dir, "ca", &issuer.pem(), issuer.key())?;
         let client = |file: &str, name: &str, group: Option<&str>| {
             let mut params = CertificateParams::default();
@@ -63,9 +59,7 @@ impl Pki {
                     "kubernetes.default".to_owned(),
                     "kubernetes.default.svc".to_owned(),
                 ])?;
-                params
-                    .subject_alt_names
-                    .push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+                params.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
                 params.distinguished_name = subject("kube-apiserver", None);
                 params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
                 leaf(dir, "apiserver", params, &issuer)?
@@ -73,11 +67,7 @@ impl Pki {
             // the group lets it reach every kubelet endpoint, were a kubelet to ask for a review
             kubelet_client: client("kubelet-client", KUBELET_CLIENT, Some("system:masters"))?,
             admin: client("admin", "kubernetes-admin", Some("system:masters"))?,
-            controller_manager: client(
-                "controller-manager",
-                "system:kube-controller-manager",
-                None,
-            )?,
+            controller_manager: client("controller-manager", "system:kube-controller-manager", None)?,
             scheduler: client("scheduler", "system:kube-scheduler", None)?,
             service_accounts: write_pair(
                 dir,
@@ -99,26 +89,16 @@ fn subject(name: &str, group: Option<&str>) -> DistinguishedName {
     dn
 }
 
-fn leaf(
-    dir: &Path,
-    file: &str,
-    mut params: CertificateParams,
-    issuer: &CertifiedIssuer<'_, KeyPair>,
-) -> Result<Pair> {
+fn leaf(dir: &Path, file: &str, mut params: CertificateParams, issuer: &CertifiedIssuer<'_, KeyPair>) -> Result<Pair> {
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.use_authority_key_identifier_extension = true;
     let key = KeyPair::generate()?;
-    let cert = params
-        .signed_by(&key, issuer)
-        .with_context(|| format!("sign the certificate {file}"))?;
+    let cert = params.signed_by(&key, issuer).with_context(|| format!("sign the certificate {file}"))?;
     write_pair(dir, file, &cert.pem(), &key)
 }
 
 fn write_pair(dir: &Path, file: &str, cert: &str, key: &KeyPair) -> Result<Pair> {
-    let pair = Pair {
-        cert: dir.join(format!("{file}.crt")),
-        key: dir.join(format!("{file}.key")),
-    };
+    let pair = Pair { cert: dir.join(format!("{file}.crt")), key: dir.join(format!("{file}.key")) };
     fs::write(&pair.cert, cert).with_context(|| format!("write {}", pair.cert.display()))?;
     write_private(&pair.key, key.serialize_pem().as_bytes())?;
     Ok(pair)

@@ -68,10 +68,7 @@ pub(crate) fn wait_ended(pidfd: BorrowedFd<'_>, limit: Duration) -> bool {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(left.subsec_nanos()),
         };
-        match poll(
-            &mut [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)],
-            Some(&timeout),
-        ) {
+        match poll(&mut [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)], Some(&timeout)) {
             Ok(0) => return false,
             Ok(_) => return true,
             Err(rustix::io::Errno::INTR) => {}

@@ -55,11 +55,7 @@ impl Run {
 
     /// A mark for one child and its descendants, unique in this run.
     pub(crate) fn child_mark(&self) -> String {
-        format!(
-            "{}.{}",
-            self.id,
-            self.next_child.fetch_add(1, Ordering::Relaxed)
-        )
+        format!("{}.{}", self.id, self.next_child.fetch_add(1, Ordering::Relaxed))
     }
 }
 
@@ -69,9 +65,7 @@ impl Run {
 /// When the per-user folder under the temp dir cannot be made or belongs to somebody else.
 pub fn current() -> Result<&'static Run> {
     static RUN: OnceLock<Result<Run, String>> = OnceLock::new();
-    RUN.get_or_init(|| begin().map_err(|e| format!("{e:#}")))
-        .as_ref()
-        .map_err(|e| anyhow!("{e}"))
+    RUN.get_or_init(|| begin().map_err(|e| format!("{e:#}"))).as_ref().map_err(|e| anyhow!("{e}"))
 }
 
 /// Ends what killed runs of this user left behind, and says how many processes that were.
@@ -94,20 +88,11 @@ fn begin() -> Result<Run> {
     }
     let id = format!("{}-{}", std::process::id(), random_word());
     let dir = root.join(&id);
-    DirBuilder::new()
-        .mode(0o700)
-        .create(&dir)
-        .with_context(|| format!("make {}", dir.display()))?;
-    let lock =
-        File::create(dir.join(LOCK)).with_context(|| format!("make {}/{LOCK}", dir.display()))?;
+    DirBuilder::new().mode(0o700).create(&dir).with_context(|| format!("make {}", dir.display()))?;
+    let lock = File::create(dir.join(LOCK)).with_context(|| format!("make {}/{LOCK}", dir.display()))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).context("lock the run's own folder")?;
     exit::install();
-    Ok(Run {
-        dir,
-        id,
-        next_child: AtomicU64::new(0),
-        _lock: lock,
-    })
+    Ok(Run { dir, id, next_child: AtomicU64::new(0), _lock: lock })
 }
 
 /// Ends this run's processes and removes its folder; called by the exit hook.
@@ -122,9 +107,7 @@ fn end() {
 fn sweep_locked(root: &Path) -> Result<usize> {
     let mut ended = 0;
     for entry in fs::read_dir(root).with_context(|| format!("read {}", root.display()))? {
-        let dir = entry
-            .with_context(|| format!("read {}", root.display()))?
-            .path();
+        let dir = entry.with_context(|| format!("read {}", root.display()))?.path();
         let Some(id) = dir.file_name().and_then(|n| n.to_str()) else {
             continue;
         };
@@ -134,10 +117,7 @@ fn sweep_locked(root: &Path) -> Result<usize> {
         ended += process::end_marked(id);
         match fs::remove_dir_all(&dir) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                eprintln!(
-                    "testkit: cannot remove {}, left by a killed run: {e}",
-                    dir.display()
-                );
+                eprintln!("testkit: cannot remove {}, left by a killed run: {e}", dir.display());
             }
             _ => {}
         }
@@ -163,8 +143,7 @@ fn owner_lives(dir: &Path) -> Result<bool> {
 fn lock_turn(root: &Path) -> Result<File> {
     let path = root.join("turn.lock");
     let file = File::create(&path).with_context(|| format!("make {}", path.display()))?;
-    flock(&file, FlockOperation::LockExclusive)
-        .with_context(|| format!("lock {}", path.display()))?;
+    flock(&file, FlockOperation::LockExclusive).with_context(|| format!("lock {}", path.display()))?;
     Ok(file)
 }
 
@@ -173,23 +152,14 @@ fn root() -> Result<PathBuf> {
     let root = std::env::temp_dir().join(format!("macrack-testkit-{uid}"));
     match DirBuilder::new().mode(0o700).create(&root) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(e).with_context(|| {
-                format!(
-                    "make {}; set TMPDIR to a folder you may write",
-                    root.display()
-                )
-            });
+            return Err(e).with_context(|| format!("make {}; set TMPDIR to a folder you may write", root.display()));
         }
         _ => {}
     }
     // in a temp folder that all users share, the name could have been taken by another one
-    let meta =
-        fs::symlink_metadata(&root).with_context(|| format!("look at {}", root.display()))?;
+    let meta = fs::symlink_metadata(&root).with_context(|| format!("look at {}", root.display()))?;
     if !meta.is_dir() || meta.uid() != uid {
-        bail!(
-            "{} is not a folder of user {uid}: remove it, or set TMPDIR to a folder of your own",
-            root.display()
-        );
+        bail!("{} is not a folder of user {uid}: remove it, or set TMPDIR to a folder of your own", root.display());
     }
     Ok(root)
 }

@@ -67,12 +67,7 @@ impl Process {
         let attended = pidfd.try_clone().context("copy a pidfd")?;
         rustix::io::ioctl_fionbio(&reader, true).context("read a pipe without waiting")?;
         std::thread::spawn(move || attend(child, &attended, reader, file, &seen));
-        Ok(Process {
-            pid,
-            log: log.to_owned(),
-            pidfd,
-            progress,
-        })
+        Ok(Process { pid, log: log.to_owned(), pidfd, progress })
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -96,27 +91,18 @@ impl Process {
     /// Resolves when the process has ended.
     pub(crate) async fn ended(&self) -> Option<ExitStatus> {
         let mut progress = self.progress.clone();
-        progress
-            .wait_for(|p| p.exit.is_some())
-            .await
-            .ok()
-            .and_then(|p| p.exit)
+        progress.wait_for(|p| p.exit.is_some()).await.ok().and_then(|p| p.exit)
     }
 
     pub(crate) fn log_text(&self) -> String {
-        std::fs::read(&self.log)
-            .map(|b| String::from_utf8_lossy(&b).into_owned())
-            .unwrap_or_default()
+        std::fs::read(&self.log).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default()
     }
 
     /// The last `lines` of the log, indented for an error message.
     pub(crate) fn log_tail(&self, lines: usize) -> String {
         let text = self.log_text();
         let all: Vec<_> = text.lines().collect();
-        all[all.len().saturating_sub(lines)..]
-            .iter()
-            .map(|l| format!("    {l}\n"))
-            .collect()
+        all[all.len().saturating_sub(lines)..].iter().map(|l| format!("    {l}\n")).collect()
     }
 }
 
@@ -165,12 +151,7 @@ fn attend(
 }
 
 /// Copies what is there now; false at the end of the output.
-fn copy(
-    output: &mut io::PipeReader,
-    log: &mut File,
-    buffer: &mut [u8],
-    seen: &watch::Sender<Progress>,
-) -> bool {
+fn copy(output: &mut io::PipeReader, log: &mut File, buffer: &mut [u8], seen: &watch::Sender<Progress>) -> bool {
     loop {
         match output.read(buffer) {
             Ok(0) => return false,
@@ -200,12 +181,8 @@ fn fork(command: Command) -> Result<std::process::Child> {
         orders
     });
     let (answer, outcome) = mpsc::channel();
-    forker
-        .send((command, answer))
-        .map_err(|_| anyhow!("the forking thread has ended"))?;
-    Ok(outcome
-        .recv()
-        .map_err(|_| anyhow!("the forking thread has ended"))??)
+    forker.send((command, answer)).map_err(|_| anyhow!("the forking thread has ended"))?;
+    Ok(outcome.recv().map_err(|_| anyhow!("the forking thread has ended"))??)
 }
 
 #[allow(unsafe_code)]
@@ -215,9 +192,7 @@ fn die_with_parent(command: &mut Command) {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // the parent may have died before the signal was armed
         if rustix::process::getppid() != Some(parent) {
-            return Err(io::Error::from_raw_os_error(
-                rustix::io::Errno::SRCH.raw_os_error(),
-            ));
+            return Err(io::Error::from_raw_os_error(rustix::io::Errno::SRCH.raw_os_error()));
         }
         Ok(())
     };

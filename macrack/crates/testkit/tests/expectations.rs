@@ -19,13 +19,7 @@ async fn maps(ns: &Namespace) -> Api<ConfigMap> {
 }
 
 fn map(name: &str) -> ConfigMap {
-    ConfigMap {
-        metadata: ObjectMeta {
-            name: Some(name.to_owned()),
-            ..Default::default()
-        },
-        ..Default::default()
-    }
+    ConfigMap { metadata: ObjectMeta { name: Some(name.to_owned()), ..Default::default() }, ..Default::default() }
 }
 
 /// The message of the panic that `future` must end with.
@@ -34,11 +28,7 @@ async fn panic_of<T>(future: impl Future<Output = T>) -> String {
         Ok(_) => panic!("the expectation held, though it must not"),
         Err(payload) => match payload.downcast::<String>() {
             Ok(message) => *message,
-            Err(payload) => payload
-                .downcast_ref::<&str>()
-                .copied()
-                .unwrap_or_default()
-                .to_owned(),
+            Err(payload) => payload.downcast_ref::<&str>().copied().unwrap_or_default().to_owned(),
         },
     }
 }
@@ -47,18 +37,10 @@ async fn panic_of<T>(future: impl Future<Output = T>) -> String {
 async fn a_refusal_for_another_reason_is_a_failure_that_shows_the_whole_message() {
     let ns = Namespace::fresh(shared(), "rejects").await.unwrap();
     let maps = maps(&ns).await;
-    let refused = maps
-        .create(&PostParams::default(), &map("Not A Name"))
-        .await;
+    let refused = maps.create(&PostParams::default(), &map("Not A Name")).await;
     let said = panic_of(async { expect::rejects(refused, ["[third-instance]"]) }).await;
-    assert!(
-        said.contains("without [\"[third-instance]\"] it was refused (422 Invalid)"),
-        "{said}"
-    );
-    assert!(
-        said.contains("a lowercase RFC 1123 subdomain must consist of"),
-        "{said}"
-    );
+    assert!(said.contains("without [\"[third-instance]\"] it was refused (422 Invalid)"), "{said}");
+    assert!(said.contains("a lowercase RFC 1123 subdomain must consist of"), "{said}");
 
     let accepted = maps.create(&PostParams::default(), &map("a")).await;
     let said = panic_of(async { expect::rejects(accepted, "anything") }).await;
@@ -82,41 +64,25 @@ async fn until_sees_every_state_and_shows_the_last_one_when_time_is_up() {
     });
     let change = async {
         watching.notified().await;
-        maps.create(&PostParams::default(), &map("a"))
-            .await
-            .unwrap();
+        maps.create(&PostParams::default(), &map("a")).await.unwrap();
         maps.delete("a", &DeleteParams::default()).await.unwrap();
     };
     tokio::join!(watch, change);
     assert_eq!(states, [false, true, false]);
 
     let patch = Patch::Merge(json!({"data": {"phase": "Waiting"}}));
-    maps.create(&PostParams::default(), &map("b"))
-        .await
-        .unwrap();
-    maps.patch("b", &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    maps.create(&PostParams::default(), &map("b")).await.unwrap();
+    maps.patch("b", &PatchParams::default(), &patch).await.unwrap();
     let short = Duration::from_millis(300);
     let ready = |o: Option<&ConfigMap>| o.is_none();
     let said = panic_of(expect::until(&maps, "b", "gone", short, ready)).await;
-    assert!(
-        said.contains("ConfigMap b is still not gone; it is:"),
-        "{said}"
-    );
-    assert!(
-        said.contains("phase: Waiting") && !said.contains("managedFields"),
-        "{said}"
-    );
+    assert!(said.contains("ConfigMap b is still not gone; it is:"), "{said}");
+    assert!(said.contains("phase: Waiting") && !said.contains("managedFields"), "{said}");
 }
 
 fn at_most_two(objects: &Objects<ConfigMap>) -> Result<(), String> {
     let live = objects.keys().filter(|k| k.contains("/slot-")).count();
-    if live <= 2 {
-        Ok(())
-    } else {
-        Err(format!("{live} live at once"))
-    }
+    if live <= 2 { Ok(()) } else { Err(format!("{live} live at once")) }
 }
 
 #[tokio::test]
@@ -126,26 +92,14 @@ async fn always_fails_at_a_violation_that_lasted_a_moment_only() {
     let all = watcher::Config::default;
     let three = async {
         for name in ["slot-a", "slot-b", "slot-c"] {
-            maps.create(&PostParams::default(), &map(name))
-                .await
-                .unwrap();
+            maps.create(&PostParams::default(), &map(name)).await.unwrap();
         }
         for name in ["slot-a", "slot-b", "slot-c"] {
             maps.delete(name, &DeleteParams::default()).await.unwrap();
         }
     };
-    let said = panic_of(expect::always(
-        &maps,
-        all(),
-        "two at most",
-        at_most_two,
-        three,
-    ))
-    .await;
-    assert!(
-        said.contains("not always two at most: 3 live at once"),
-        "{said}"
-    );
+    let said = panic_of(expect::always(&maps, all(), "two at most", at_most_two, three)).await;
+    assert!(said.contains("not always two at most: 3 live at once"), "{said}");
     assert!(said.contains("name: slot-c"), "{said}");
 }
 
@@ -156,28 +110,14 @@ async fn always_judges_the_last_write_too_and_hands_on_what_the_future_gave() {
     let all = watcher::Config::default;
     let two = async {
         for name in ["slot-a", "slot-b"] {
-            maps.create(&PostParams::default(), &map(name))
-                .await
-                .unwrap();
+            maps.create(&PostParams::default(), &map(name)).await.unwrap();
         }
         "done"
     };
-    assert_eq!(
-        expect::always(&maps, all(), "two at most", at_most_two, two).await,
-        "done"
-    );
+    assert_eq!(expect::always(&maps, all(), "two at most", at_most_two, two).await, "done");
     let third = async {
-        maps.create(&PostParams::default(), &map("slot-c"))
-            .await
-            .unwrap();
+        maps.create(&PostParams::default(), &map("slot-c")).await.unwrap();
     };
-    let said = panic_of(expect::always(
-        &maps,
-        all(),
-        "two at most",
-        at_most_two,
-        third,
-    ))
-    .await;
+    let said = panic_of(expect::always(&maps, all(), "two at most", at_most_two, third)).await;
     assert!(said.contains("3 live at once"), "{said}");
 }

@@ -13,13 +13,7 @@ use serde_json::json;
 /// The real binaries in a folder of their own, but for those that `replace` gives a script for.
 fn assets_with(dir: &Path, replace: &[(&str, &str)]) {
     let real = assets::find().expect("the binaries");
-    for name in [
-        "etcd",
-        "kube-apiserver",
-        "kube-controller-manager",
-        "kube-scheduler",
-        "kubectl",
-    ] {
+    for name in ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"] {
         let path = dir.join(name);
         match replace.iter().find(|(replaced, _)| *replaced == name) {
             None => std::os::unix::fs::symlink(real.join(name), path).expect("a link"),
@@ -34,10 +28,7 @@ fn assets_with(dir: &Path, replace: &[(&str, &str)]) {
 }
 
 fn start(assets: &Path, dir: Option<&Path>) -> Result<ControlPlane, String> {
-    let options = Options {
-        assets: Some(assets.to_owned()),
-        dir: dir.map(Path::to_owned),
-    };
+    let options = Options { assets: Some(assets.to_owned()), dir: dir.map(Path::to_owned) };
     ControlPlane::start(options).map_err(|e| format!("{e:#}"))
 }
 
@@ -51,15 +42,9 @@ fn failure(assets: &Path, dir: Option<&Path>) -> String {
 #[test]
 fn a_component_that_fails_is_named_with_the_end_of_its_log() {
     let dir = tempfile::tempdir().unwrap();
-    assets_with(
-        dir.path(),
-        &[("kube-apiserver", "echo 'unknown flag: --x' >&2; exit 3")],
-    );
+    assets_with(dir.path(), &[("kube-apiserver", "echo 'unknown flag: --x' >&2; exit 3")]);
     let error = failure(dir.path(), None);
-    assert!(
-        error.contains("kube-apiserver failed (exit status: 3); its log ends:"),
-        "{error}"
-    );
+    assert!(error.contains("kube-apiserver failed (exit status: 3); its log ends:"), "{error}");
     assert!(error.contains("    unknown flag: --x"), "{error}");
 }
 
@@ -89,10 +74,7 @@ fn our_own_binary_is_found_fresh_and_one_that_is_not_ours_names_the_command_that
     let plane = bin("macrack-plane").unwrap();
     assert_eq!(plane, Path::new(env!("CARGO_BIN_EXE_macrack-plane")));
     let error = format!("{:#}", bin("macrack-toaster").unwrap_err());
-    assert!(
-        error.contains("`cargo build --workspace --all-features --bin macrack-toaster` in"),
-        "{error}"
-    );
+    assert!(error.contains("`cargo build --workspace --all-features --bin macrack-toaster` in"), "{error}");
 }
 
 #[tokio::test]
@@ -100,12 +82,8 @@ async fn an_approved_kubelet_serving_request_is_signed_by_the_clusters_ca() {
     let plane = shared();
     let mut params = rcgen::CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params
-        .distinguished_name
-        .push(rcgen::DnType::OrganizationName, "system:nodes");
-    params
-        .distinguished_name
-        .push(rcgen::DnType::CommonName, "system:node:macrack-testkit");
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:macrack-testkit");
     let key = rcgen::KeyPair::generate().unwrap();
     let request = params.serialize_request(&key).unwrap().pem().unwrap();
     let object: CertificateSigningRequest = serde_json::from_value(json!({
@@ -119,9 +97,7 @@ async fn an_approved_kubelet_serving_request_is_signed_by_the_clusters_ca() {
     .unwrap();
     let requests: Api<CertificateSigningRequest> = Api::all(plane.admin().await.unwrap());
     expect::accepts(requests.create(&PostParams::default(), &object).await);
-    let approve = plane
-        .kubectl(&["certificate", "approve", "testkit-serving"])
-        .await;
+    let approve = plane.kubectl(&["certificate", "approve", "testkit-serving"]).await;
     approve.unwrap().success().unwrap();
     let soon = Duration::from_secs(20);
     let signed = expect::until_seen(&requests, "testkit-serving", "signed", soon, |r| {

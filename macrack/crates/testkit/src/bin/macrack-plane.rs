@@ -18,23 +18,14 @@ async fn main() -> Result<()> {
     let mut words = std::env::args_os().skip(1);
     let _command = match words.next() {
         Some(path) => {
-            let program = Program::new(path)
-                .args(words)
-                .env("KUBECONFIG", plane.kubeconfig());
+            let program = Program::new(path).args(words).env("KUBECONFIG", plane.kubeconfig());
             let child = program.start("command")?;
-            println!(
-                "command: process {}, log {}",
-                child.pid(),
-                child.log_path().display()
-            );
+            println!("command: process {}, log {}", child.pid(), child.log_path().display());
             Some(child)
         }
         None => None,
     };
-    println!(
-        "ready: export KUBECONFIG={}   (Ctrl-C ends it)",
-        plane.kubeconfig().display()
-    );
+    println!("ready: export KUBECONFIG={}   (Ctrl-C ends it)", plane.kubeconfig().display());
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
