@@ -15,8 +15,6 @@ use crate::{
 /// What is explored.
 #[derive(Clone, Debug)]
 pub struct Scene {
-    /// Its name, for people.
-    pub name: &'static str,
     /// How many Macs there are.
     pub macs: u8,
     /// How often each thing may happen.
@@ -31,7 +29,12 @@ pub struct Scene {
     pub agents_count: bool,
     /// The tenants that have their lease already, and the instances that run already.
     pub begun: (Vec<u8>, Vec<u8>),
+    /// What must be met on the way, or the scene shows nothing.
+    pub meets: Vec<Sight>,
 }
+
+/// A situation, by name.
+pub type Sight = (&'static str, fn(&Scene, &World) -> bool);
 
 /// One thing that happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -284,7 +287,7 @@ impl Model for Scene {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        vec![
+        let rules = vec![
             Property::always("no rule is ever broken", |_, world: &World| world.broken.is_none()),
             Property::always("orders keep to tenants and chassis", |_, world: &World| world.orders_break().is_none()),
             Property::always("what cannot be read frees nothing", |_, world: &World| rest::blind(world).is_ok()),
@@ -294,6 +297,7 @@ impl Model for Scene {
             Property::always("without faults everything comes to rest", |scene: &Scene, world: &World| {
                 rest::comes(world, scene.agents_count).is_ok()
             }),
-        ]
+        ];
+        rules.into_iter().chain(self.meets.iter().map(|(name, met)| Property::sometimes(name, *met))).collect()
     }
 }

@@ -1,8 +1,8 @@
 //! A small rack to decide about: one chassis, its lease, its instances, told in a few words.
 //! Every plan about a chassis is judged by `check` before a test sees it.
 
-// pub, as a library of the tests beside it would be
-#![allow(unreachable_pub)]
+// what a library of the tests beside it would be, with a test's right to stop at the first surprise
+#![allow(unreachable_pub, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 
