@@ -27,7 +27,11 @@ impl<'a> Splices<'a> {
             Some(attribute) => self.edits.push((attribute.range_value(), escaped(value))),
             None => {
                 let at = node.range().start + 1 + self.qualified_name(node).len();
-                self.edits.push((at..at, format!(" {name}=\"{}\"", escaped(value))));
+                let edit = (at..at, format!(" {name}=\"{}\"", escaped(value)));
+                // two changes may need the same one, a namespace for instance
+                if !self.edits.contains(&edit) {
+                    self.edits.push(edit);
+                }
             }
         }
     }
@@ -166,6 +170,15 @@ mod tests {
             "<x:a b=\"&lt;\" xmlns:x='u'\n/>"
         );
         assert_eq!(edit("<a b='&#49;'/>", |s, a| s.set(a, "b", "1")), "<a b='&#49;'/>");
+    }
+
+    #[test]
+    fn an_attribute_that_two_changes_need_is_added_once() {
+        let twice = edit("<a/>", |s, a| {
+            s.set(a, "b", "1");
+            s.set(a, "b", "1");
+        });
+        assert_eq!(twice, "<a b=\"1\"/>");
     }
 
     #[test]

@@ -17,10 +17,10 @@ use crate::{
 pub fn transform(domain_xml: &str, vmi: &Vmi, osk: &Osk) -> Result<String, Refusal> {
     let checked = || {
         let once = pass(domain_xml, vmi, osk)?;
-        if pass(&once, vmi, osk).is_ok_and(|twice| twice == once) {
-            Ok(once)
-        } else {
-            Err(own_fault())
+        match pass(&once, vmi, osk) {
+            Ok(twice) if twice == once => Ok(once),
+            Ok(_) => Err(own_fault("a second pass would change it again")),
+            Err(refusal) => Err(own_fault(&format!("a second pass would refuse it ({refusal})"))),
         }
     };
     let option = osk.as_option();
@@ -53,13 +53,15 @@ fn pass(xml: &str, vmi: &Vmi, osk: &Osk) -> Result<String, Refusal> {
     }
     nic::rewrite(domain, vmi, &mut splices);
     smc::add(&qemu, osk, &mut splices)?;
-    splices.apply().ok_or_else(own_fault)
+    splices
+        .apply()
+        .ok_or_else(|| own_fault("two changes want the same bytes"))
 }
 
-fn own_fault() -> Refusal {
+fn own_fault(what: &str) -> Refusal {
     Refusal::new(
         Reason::SelfCheck,
-        "the changed domain did not pass the hook's own check: a second pass would change it again",
+        format_args!("the changed domain did not pass the hook's own check: {what}"),
         "report it with the domain XML, its key removed: this is a fault of the hook",
     )
 }
