@@ -1,0 +1,80 @@
+//! From template and identity to the image. Invariant: all reading and checking is done before the first byte is
+//! written.
+
+use std::path::{Path, PathBuf};
+
+use dockerios_identity::Identity;
+
+use crate::config::{self, CONFIG_PATH, ConfigError};
+use crate::fat::FatError;
+use crate::image::lay_out;
+use crate::output::{self, OutputError};
+use crate::template::{Template, TemplateError};
+
+/// What a bootdisk is made of and where it goes.
+#[derive(Debug, Clone)]
+pub struct Order {
+    /// The folder with the OpenCore template.
+    pub template: PathBuf,
+    /// The sha256 of the template's manifest.
+    pub template_sha256: String,
+    /// The JSON file with the identity.
+    pub identity: PathBuf,
+    /// The image file or block device.
+    pub output: PathBuf,
+}
+
+/// Why there is no bootdisk.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The template.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// The identity file cannot be read.
+    #[error("identity file {path:?}: {error}; mount the file and make it readable")]
+    IdentityFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// The identity file says something else than an identity, or an invalid one.
+    #[error("identity file {path:?}: {error}")]
+    Identity {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        error: serde_json::Error,
+    },
+    /// The configuration.
+    #[error("template {0}")]
+    Config(#[from] ConfigError),
+    /// The files do not fit onto FAT.
+    #[error(transparent)]
+    Fat(#[from] FatError),
+    /// The output.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+}
+
+/// Builds the bootdisk and gives the image's sha256.
+pub fn build(order: &Order) -> Result<String, BuildError> {
+    let identity = read_identity(&order.identity)?;
+    let mut template = Template::load(&order.template, &order.template_sha256)?;
+    if let Some(config) = template.files.get_mut(CONFIG_PATH) {
+        *config = config::personalise(config, &identity)?.text().as_bytes().to_vec();
+    }
+    let extents = lay_out(template.files.into_iter().collect(), identity.system_uuid())?;
+    Ok(output::write(&order.output, &extents)?)
+}
+
+fn read_identity(path: &Path) -> Result<Identity, BuildError> {
+    let bytes = std::fs::read(path).map_err(|error| BuildError::IdentityFile {
+        path: path.to_owned(),
+        error,
+    })?;
+    serde_json::from_slice(&bytes).map_err(|error| BuildError::Identity {
+        path: path.to_owned(),
+        error,
+    })
+}

@@ -1,0 +1,80 @@
+//! `dockerios-bootdisk`: the builder as a program. Standard output holds the answer alone, and only of a success.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use dockerios_bootdisk::build::{Order, build};
+use dockerios_bootdisk::template;
+
+/// Writes the OpenCore bootdisk of one identity from a checksummed template, reproducibly.
+///
+/// Apple's licence does not cover macOS on hardware that is not Apple's.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Write the image and print its sha256
+    Build {
+        /// Folder with the OpenCore template and its MANIFEST.sha256
+        #[arg(long, value_name = "DIR")]
+        template: PathBuf,
+        /// The sha256 of MANIFEST.sha256
+        #[arg(long, value_name = "HEX")]
+        template_sha256: String,
+        /// JSON file: model, serial, mlb, rom, systemUUID, macAddress
+        #[arg(long, value_name = "FILE")]
+        identity: PathBuf,
+        /// The image: a file, which is replaced as a whole, or a block device
+        #[arg(long, value_name = "FILE")]
+        output: PathBuf,
+    },
+    /// Print the manifest of a template, to be saved as its MANIFEST.sha256
+    Manifest {
+        /// Folder with the OpenCore template
+        #[arg(long, value_name = "DIR")]
+        template: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    let answered = run(Arguments::parse().command).and_then(|answer| {
+        std::io::stdout()
+            .write_all(answer.as_bytes())
+            .context("standard output")
+    });
+    match answered {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("dockerios-bootdisk: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<String> {
+    match command {
+        Command::Build {
+            template,
+            template_sha256,
+            identity,
+            output,
+        } => Ok(format!(
+            "{}\n",
+            build(&Order {
+                template,
+                template_sha256,
+                identity,
+                output
+            })?
+        )),
+        Command::Manifest { template } => Ok(template::manifest(&template)?),
+    }
+}

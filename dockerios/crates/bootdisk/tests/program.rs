@@ -1,0 +1,134 @@
+//! The builder as a program: what it prints, and what it refuses with which words.
+
+mod template;
+
+use std::fs;
+use std::process::{Command, Output};
+
+use dockerios_identity::Fields;
+use template::World;
+
+fn run(world: &World, change: impl FnOnce(&mut Command)) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dockerios-bootdisk"));
+    command.arg("build").arg("--template").arg(&world.order.template);
+    command.arg("--template-sha256").arg(&world.order.template_sha256);
+    command
+        .arg("--identity")
+        .arg(&world.order.identity)
+        .arg("--output")
+        .arg(&world.order.output);
+    change(&mut command);
+    command.output().expect("started")
+}
+
+/// Refused with nothing on standard output, no image, and a word on standard error.
+fn refused(world: &World) -> String {
+    let output = run(world, |_| {});
+    assert!(!output.status.success() && output.stdout.is_empty());
+    assert!(!world.order.output.exists());
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(!said.contains("panicked"), "{said}");
+    said
+}
+
+#[test]
+fn it_writes_the_image_and_prints_its_sha256_alone() {
+    let world = World::new();
+    let output = run(&world, |_| {});
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(said.trim_end().len(), 64, "{said}");
+    assert!(
+        said.ends_with('\n') && said.trim_end().bytes().all(|byte| byte.is_ascii_hexdigit()),
+        "{said}"
+    );
+    assert_eq!(world.order.output.metadata().expect("image").len(), 384 << 20);
+}
+
+#[test]
+fn the_manifest_that_it_prints_is_the_one_that_it_takes() {
+    let world = World::new();
+    let printed = Command::new(env!("CARGO_BIN_EXE_dockerios-bootdisk"))
+        .arg("manifest")
+        .arg("--template")
+        .arg(&world.order.template)
+        .output()
+        .expect("started");
+    assert_eq!(
+        printed.stdout,
+        fs::read(world.path("MANIFEST.sha256")).expect("manifest")
+    );
+}
+
+#[test]
+fn an_invalid_identity_is_refused_with_field_rule_and_way_out() {
+    let world = World::new();
+    let mut fields = Fields::from(world.identity.clone());
+    fields.serial = "W00000000001".into();
+    fields.rom = "02005E1000".into();
+    world.identity_is(&fields);
+    let said = refused(&world);
+    assert!(
+        said.contains("identity.json\": rom \"02005E1000\": a ROM is 6 bytes"),
+        "{said}"
+    );
+    assert!(
+        said.contains("serial \"W00000000001\": this value was published as a sample"),
+        "{said}"
+    );
+}
+
+#[test]
+fn an_identity_file_that_is_missing_or_no_identity_is_refused() {
+    let world = World::new();
+    for (content, reason) in [
+        ("", "EOF"),
+        ("[]", "invalid"),
+        ("{\"model\": 5}", "invalid type"),
+        ("\u{0}", "expected"),
+    ] {
+        fs::write(&world.order.identity, content).expect("file");
+        let said = refused(&world);
+        assert!(
+            said.contains("identity.json\": ") && said.contains(reason),
+            "{content}: {said}"
+        );
+    }
+    fs::remove_file(&world.order.identity).expect("removed");
+    assert!(
+        refused(&world).contains("identity.json\": No such file"),
+        "{}",
+        refused(&world)
+    );
+}
+
+#[test]
+fn a_configuration_that_is_a_web_page_is_refused_with_its_place() {
+    let mut world = World::new();
+    world.put("EFI/OC/config.plist", b"<html><body>404</body></html>");
+    world.seal();
+    let said = refused(&world);
+    assert!(
+        said.contains("template EFI/OC/config.plist: line 1 column 1: <html> where <plist> has to be"),
+        "{said}"
+    );
+}
+
+#[test]
+fn an_output_that_is_a_folder_or_in_no_folder_is_refused() {
+    let mut world = World::new();
+    let folder = world.folder.path().to_owned();
+    world.order.output = folder.join("nowhere/image.raw");
+    assert!(
+        refused(&world).contains("nowhere/image.raw\": No such file"),
+        "{}",
+        refused(&world)
+    );
+    world.order.output = folder;
+    let output = run(&world, |_| {});
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && said.contains("is neither a file nor a block device"),
+        "{said}"
+    );
+}
