@@ -168,7 +168,8 @@ async fn a_lease_removed_by_force_leaves_the_chassis_to_nobody_until_its_floor()
     let emptied = |n: &MacNode| n.status.as_ref().is_some_and(|s| s.slots.is_empty() && s.lease_ref.is_some());
     expect::until_seen(&scene.nodes(), &scene.serials[0].to_lowercase(), "wiped and held", SOON, emptied).await;
     let other = Namespace::fresh(scene.rack.plane, "dangle-b").await?;
-    objects::make_in(&scene.admin, ns.name(), &objects::lease("l", "dangle")).await?;
+    let first = objects::make_in(&scene.admin, ns.name(), &objects::lease("l", "dangle")).await?;
+    scene.after(first.metadata.creation_timestamp).await; // the older is served first, and seconds decide
     objects::make_in(&scene.admin, other.name(), &objects::lease("l2", "dangle")).await?;
     for (namespace, name) in [(ns.name(), "l"), (other.name(), "l2")] {
         let waits = |l: &MacNodeLease| reason(&l.status.clone().unwrap_or_default().conditions) == "NoChassisFree";
