@@ -26,3 +26,35 @@ pub fn volume_id(system_uuid: &str) -> u32 {
 fn hash(system_uuid: &str, purpose: &str) -> [u8; 32] {
     Sha256::digest(format!("dockerios-bootdisk 1\n{purpose}\n{system_uuid}\n")).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: &str = "6F0C1D1E-0000-4000-8000-00000000B001";
+    const OTHER: &str = "6F0C1D1E-0000-4000-8000-00000000B002";
+
+    #[test]
+    fn ids_differ_by_identity_and_by_purpose_and_are_of_version_8() {
+        let all = [
+            derived(ONE, "disk"),
+            derived(ONE, "partition"),
+            derived(OTHER, "disk"),
+            derived(OTHER, "partition"),
+        ];
+        for (at, guid) in all.iter().enumerate() {
+            assert_eq!((guid[7] >> 4, guid[8] >> 6), (8, 0b10));
+            assert!(!all[..at].contains(guid));
+        }
+        assert_ne!(volume_id(ONE), volume_id(OTHER));
+    }
+
+    #[test]
+    fn ids_are_those_of_the_first_release() {
+        let digits: String = derived(ONE, "disk").iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(
+            (digits.as_str(), volume_id(ONE)),
+            ("6e4ff28f61d4388cbe82cad507844348", 1_968_758_816)
+        );
+    }
+}

@@ -105,6 +105,22 @@ fn sgdisk_finds_one_efi_system_partition_and_no_problem() {
 }
 
 #[test]
+fn the_second_table_alone_gives_the_partition_back() {
+    let world = World::new();
+    build(&world.order).expect("built");
+    if have("sgdisk") {
+        let mut image = File::options().write(true).open(&world.order.output).expect("image");
+        image.seek(SeekFrom::Start(512)).expect("seek");
+        image.write_all(&[0; 33 * 512]).expect("wiped");
+        let said = judged(Command::new("sgdisk").args(["-i", "1"]).arg(&world.order.output));
+        assert!(
+            said.contains("(EFI system partition)") && said.contains("Last sector: 784383"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn mtools_reads_every_file_back_under_its_long_name_and_only_the_configuration_differs() {
     let world = World::new();
     build(&world.order).expect("built");
@@ -283,4 +299,72 @@ fn a_template_that_does_not_fit_is_refused_with_both_numbers_and_one_that_just_f
         extents.is_sorted_by(|a, b| a.offset + a.bytes.len() as u64 <= b.offset),
         "nothing overlaps"
     );
+}
+
+/// A loop device over a file, detached when this goes.
+struct Loop(String);
+
+impl Loop {
+    /// `None`, and a word about it, where loop devices cannot be had.
+    fn over(file: &Path) -> Option<Self> {
+        let attached = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+        match attached {
+            Ok(output) if output.status.success() => {
+                Some(Self(String::from_utf8(output.stdout).expect("text").trim().into()))
+            }
+            other => {
+                println!("LEFT OUT: no loop device, so writing to a block device is not tried: {other:?}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let detached = Command::new("losetup").args(["--detach", &self.0]).status();
+        assert!(
+            detached.is_ok_and(|status| status.success()),
+            "{} stays attached",
+            self.0
+        );
+    }
+}
+
+#[test]
+fn on_a_block_device_every_byte_is_written_whatever_lay_there() {
+    let mut world = World::new();
+    let as_file = build(&world.order).expect("built");
+    let backing = world.folder.path().join("backing");
+    let mut file = File::create(&backing).expect("file");
+    file.set_len(IMAGE_BYTES + (8 << 20)).expect("length");
+    for at in [0, 5 << 20, 200 << 20, IMAGE_BYTES - 4096] {
+        file.seek(SeekFrom::Start(at)).expect("seek");
+        file.write_all(&[0xA5; 8192]).expect("write");
+    }
+    drop(file);
+    let Some(device) = Loop::over(&backing) else { return };
+    world.order.output = device.0.clone().into();
+    assert_eq!(build(&world.order).expect("built"), as_file);
+    drop(device);
+    let written = fs::read(&backing).expect("file");
+    let (image, rest) = written.split_at(IMAGE_BYTES as usize);
+    assert_eq!(dockerios_bootdisk::template::digest(image), as_file);
+    assert_eq!(rest[..4096], [0xA5; 4096], "what lies behind the image is not touched");
+}
+
+#[test]
+fn a_block_device_that_is_too_small_is_refused_with_both_sizes_and_left_alone() {
+    let mut world = World::new();
+    let backing = world.folder.path().join("backing");
+    fs::write(&backing, vec![0xA5; 1 << 20]).expect("file");
+    let Some(device) = Loop::over(&backing) else { return };
+    world.order.output = device.0.clone().into();
+    let said = build(&world.order).expect_err("small").to_string();
+    assert!(
+        said.contains("has 1048576 bytes and the image takes 402653184"),
+        "{said}"
+    );
+    drop(device);
+    assert!(fs::read(&backing).expect("file").iter().all(|&byte| byte == 0xA5));
 }

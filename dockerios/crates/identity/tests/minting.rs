@@ -25,6 +25,8 @@ fn weighted_sum(mlb: &str) -> usize {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn whatever_the_seed_a_minted_identity_is_valid_and_reads_back_as_its_model(seed: [u8; 32], name in any_model()) {
         let minted = Generator::seeded(seed).mint(name).expect("a published sample at one in millions");
