@@ -36,14 +36,7 @@ pub fn parse(xml: &str) -> Result<Document<'_>, Refusal> {
         nodes_limit: MOST_NODES,
         ..ParsingOptions::default()
     };
-    let document = Document::parse_with_options(xml, options).map_err(not_parsed)?;
-    // an empty document type is no error to the parser; libvirt might still follow it
-    if let Some(prolog) = xml.get(..document.root_element().range().start)
-        && without_comments(prolog).contains("<!DOCTYPE")
-    {
-        return Err(document_type());
-    }
-    Ok(document)
+    Document::parse_with_options(xml, options).map_err(not_parsed)
 }
 
 fn not_parsed(error: Error) -> Refusal {
@@ -53,21 +46,17 @@ fn not_parsed(error: Error) -> Refusal {
             format_args!("domain XML: the namespace prefix {prefix:?} at {at} is not declared"),
             format_args!("declare it on <domain> (xmlns:{prefix}=...), else libvirt drops what it marks in silence"),
         ),
-        Error::DtdDetected => document_type(),
+        Error::DtdDetected => Refusal::new(
+            Reason::DocumentType,
+            "domain XML: has a document type declaration",
+            "remove it: domains have none, and its entities could hide content",
+        ),
         other => Refusal::new(
             Reason::DomainMalformed,
             format_args!("domain XML: not well-formed: {other}"),
             "hand over the domain as libvirt or KubeVirt wrote it",
         ),
     }
-}
-
-fn document_type() -> Refusal {
-    Refusal::new(
-        Reason::DocumentType,
-        "domain XML: has a document type declaration",
-        "remove it: domains have none, and its entities could hide content",
-    )
 }
 
 fn declared_encoding(xml: &str) -> Option<&str> {
@@ -77,15 +66,6 @@ fn declared_encoding(xml: &str) -> Option<&str> {
     let value = value.trim_start().strip_prefix('=')?.trim_start();
     let quote = value.chars().next().filter(|quote| ['"', '\''].contains(quote))?;
     value[1..].split(quote).next()
-}
-
-fn without_comments(prolog: &str) -> String {
-    let (mut kept, mut rest) = (String::new(), prolog);
-    while let Some((before, comment)) = rest.split_once("<!--") {
-        kept.push_str(before);
-        rest = comment.split_once("-->").map_or("", |(_, after)| after);
-    }
-    kept + rest
 }
 
 /// Whether this is libvirt's element of that name.

@@ -108,7 +108,9 @@ impl<'a> Splices<'a> {
     fn lead(&self, node: El<'_>) -> &'a str {
         let before = &self.source[..node.range().start];
         let space = &before[before.trim_end_matches(XML_SPACE).len()..];
-        space.rfind('\n').map_or("", |line| &space[line..])
+        space.rfind('\n').map_or("", |line| {
+            &space[space[..line].strip_suffix('\r').map_or(line, str::len)..]
+        })
     }
 
     /// The edited document; `None` when two edits want the same bytes.

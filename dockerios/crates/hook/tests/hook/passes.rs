@@ -4,7 +4,7 @@ use crate::{
     judge::Judge,
     world::{FRESH, KEY, READBACK, changed, machine_with, osk, vmi_of, with},
 };
-use dockerios_domain_hook::{Reason, transform};
+use dockerios_domain_hook::{Osk, Reason, transform};
 
 const HD: &str = "ua-macintosh-hd";
 
@@ -180,4 +180,41 @@ fn only_an_e1000_becomes_the_model_that_is_asked_for() {
     let chosen = with(FRESH, "<model type=\"e1000\">", "<model type=\"e1000e\">");
     let out = changed(&chosen, &[("nic-model", "vmxnet3")]).unwrap();
     assert_eq!(Judge::of(&out).models(), ["e1000e", "virtio-non-transitional"]);
+}
+
+#[test]
+fn a_key_of_characters_that_xml_and_qemu_treat_specially_arrives_as_it_is() {
+    let key = "<&>\"',=;".repeat(8);
+    let osk = Osk::parse(key.as_bytes()).unwrap();
+    let once = transform(FRESH, &vmi_of(&machine_with(&[])), &osk).unwrap();
+    assert_eq!(
+        Judge::of(&once).arguments()[1],
+        format!("isa-applesmc,osk={}", key.replace(',', ",,"))
+    );
+    assert_eq!(transform(&once, &vmi_of(&machine_with(&[])), &osk).unwrap(), once);
+}
+
+#[test]
+fn what_go_s_encoder_makes_of_a_declaration_is_no_declaration_and_no_fault() {
+    let made =
+        "<domain xmlns:_xmlns=\"xmlns\" _xmlns:qemu=\"http://libvirt.org/schemas/domain/qemu/1.0\" type=\"kvm\">";
+    is_a_macos_machine(&changed(&with(FRESH, "<domain type=\"kvm\">", made), &[]).unwrap());
+}
+
+#[test]
+fn a_byte_order_mark_and_dos_line_ends_stay() {
+    let dos = format!("\u{feff}<?xml version='1.0' encoding='utf-8'?>\n{FRESH}").replace('\n', "\r\n");
+    let out = changed(&dos, &[]).unwrap();
+    is_a_macos_machine(out.trim_start_matches('\u{feff}'));
+    assert_eq!(changed(&out, &[]).unwrap(), out);
+    assert!(
+        out.starts_with("\u{feff}<?xml version='1.0' encoding='utf-8'?>\r\n<domain "),
+        "{}",
+        &out[..80]
+    );
+    assert_eq!(
+        out.matches("\r\n").count(),
+        dos.matches("\r\n").count() - 1 + 2,
+        "one line gone, two new ones"
+    );
 }
