@@ -47,7 +47,7 @@ pub enum BuildError {
         error: serde_json::Error,
     },
     /// The configuration.
-    #[error("template {0}")]
+    #[error(transparent)]
     Config(#[from] ConfigError),
     /// The files do not fit onto FAT.
     #[error(transparent)]

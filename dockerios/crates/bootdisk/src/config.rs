@@ -50,7 +50,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{CONFIG_PATH}: {} is {}: {}; change it in the template",
+            "template {CONFIG_PATH}: {} is {}: {}; change it there",
             self.path, self.found, self.rule
         )
     }
@@ -60,16 +60,16 @@ impl fmt::Display for Refusal {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// It is no property list.
-    #[error("{CONFIG_PATH}: {0}")]
+    #[error("template {CONFIG_PATH}: {0}")]
     Unreadable(#[from] Unreadable),
     /// A section is missing.
-    #[error("{CONFIG_PATH}: {0}")]
+    #[error("template {CONFIG_PATH}: {0}")]
     NoDict(#[from] NoDict),
     /// It breaks rules: all of them are named.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Refused(Vec<Refusal>),
     /// The edited text does not say what was written. A fault of this program, told instead of shipped.
-    #[error("{CONFIG_PATH}: {0} does not read back as it was written; please report this with the template")]
+    #[error("template {CONFIG_PATH}: {0} does not read back as it was written; please report this with the template")]
     ReadBack(String),
 }
 

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::anyhow;
 use clap::{Parser, Subcommand};
 use dockerios_bootdisk::build::{Order, build};
 use dockerios_bootdisk::template;
@@ -48,12 +48,12 @@ fn main() -> ExitCode {
     let answered = run(Arguments::parse().command).and_then(|answer| {
         std::io::stdout()
             .write_all(answer.as_bytes())
-            .context("standard output")
+            .map_err(|error| anyhow!("standard output: {error}"))
     });
     match answered {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("dockerios-bootdisk: {error:#}");
+            eprintln!("dockerios-bootdisk: {error}");
             ExitCode::FAILURE
         }
     }

@@ -108,9 +108,10 @@ fn a_configuration_that_is_a_web_page_is_refused_with_its_place() {
     world.put("EFI/OC/config.plist", b"<html><body>404</body></html>");
     world.seal();
     let said = refused(&world);
-    assert!(
-        said.contains("template EFI/OC/config.plist: line 1 column 1: <html> where <plist> has to be"),
-        "{said}"
+    assert_eq!(
+        said,
+        "dockerios-bootdisk: template EFI/OC/config.plist: line 1 column 1: <html> where <plist> has to be; write the \
+         property list as Apple's DTD says\n"
     );
 }
 
