@@ -26,6 +26,17 @@ fn addresses_arguments_and_overrides_take_their_slots_and_host_addresses_do_not(
 }
 
 #[test]
+fn the_controller_gets_a_number_that_neither_a_disk_nor_a_controller_has() {
+    let controller = "<controller type='nvme' index='0'><address type='pci' bus='0x00' slot='0x18'/></controller>";
+    let disk = "<disk><target dev='nvme1n1' bus='nvme'/><alias name='ua-other'/></disk>";
+    let out = changed(&with(FRESH, "<devices>", &format!("<devices>{controller}{disk}")), &[]);
+    let out = out.unwrap();
+    let judge = Judge::of(&out);
+    assert_eq!(judge.target("ua-macintosh-hd").1, "nvme2n1");
+    assert_eq!(judge.nvme_controllers()[1], ("2".to_owned(), "0x10".to_owned()));
+}
+
+#[test]
 fn a_host_address_does_not_take_a_guest_slot() {
     let freed = with(CROWDED, "edu,bus=pcie.0,addr=12", "edu,bus=pcie.0,addr=16");
     assert_eq!(
