@@ -23,6 +23,14 @@ pub struct Disk<'a> {
     pub dev: &'a str,
 }
 
+/// What [`Disk::prepare`] leaves: the driver element, and the serial that the disk has from now on.
+pub struct Prepared<'a> {
+    /// `<driver>`
+    pub driver: El<'a>,
+    /// At most 20 printable ASCII characters.
+    pub serial: &'a str,
+}
+
 /// The alias that KubeVirt gives the device of a volume.
 pub fn alias(volume: &str) -> String {
     format!("ua-{volume}")
@@ -67,7 +75,10 @@ impl<'a> Disk<'a> {
 
     /// What QEMU's NVMe device and the discard chain need of the disk in either mode: a serial, and both
     /// discards handed down.
-    pub fn prepare(&self, vmi: &Vmi, splices: &mut Splices) -> Result<El<'a>, Refusal> {
+    pub fn prepare<'s>(&self, vmi: &'s Vmi, splices: &mut Splices) -> Result<Prepared<'s>, Refusal>
+    where
+        'a: 's,
+    {
         let alias = alias(&vmi.system_disk);
         let driver = part(self.node, "driver", &alias)?;
         splices.set(driver, "discard", "unmap");
@@ -98,7 +109,7 @@ impl<'a> Disk<'a> {
             (None, Some(empty)) => splices.text(empty, serial),
             (None, None) => splices.after(self.target, &[format!("<serial>{}</serial>", escaped(serial))]),
         }
-        Ok(driver)
+        Ok(Prepared { driver, serial })
     }
 }
 

@@ -3,11 +3,11 @@
 
 use crate::{
     Reason, Refusal, Vmi,
-    disk::{Disk, alias, not_understood, unexpected_bus},
+    disk::{Disk, Prepared, alias, not_understood, unexpected_bus},
     document::{Domain, at_most_one, attribute, children},
     pci::{Place, Slots, address_element, controllers},
     qemu::QemuParts,
-    splice::Splices,
+    splice::{Splices, escaped},
 };
 
 /// Moves the disk there, or completes what an earlier pass did.
@@ -32,11 +32,11 @@ pub fn rewrite(domain: Domain<'_>, qemu: &QemuParts<'_>, vmi: &Vmi, splices: &mu
         "nvme" => controller_number(&disk, &own_alias)?,
         _ => return Err(unexpected_bus(&disk, vmi, "sata or nvme")),
     };
-    let driver = disk.prepare(vmi, splices)?;
+    let Prepared { driver, serial } = disk.prepare(vmi, splices)?;
     // nvme has no werror and rerror: libvirt would pass them on and QEMU refuse to start
     splices.unset(driver, "error_policy");
     splices.unset(driver, "rerror_policy");
-    place_controller(domain, qemu, number, splices)
+    place_controller(domain, qemu, number, serial, splices)
 }
 
 /// `nvme<controller>n<namespace>`.
@@ -85,30 +85,35 @@ fn place_controller(
     domain: Domain<'_>,
     qemu: &QemuParts<'_>,
     number: u32,
+    serial: &str,
     splices: &mut Splices,
 ) -> Result<(), Refusal> {
     let is_ours = |index: Option<&str>| index.and_then(|index| index.parse().ok()) == Some(number);
     let mut found = controllers(domain, "nvme").filter(|node| is_ours(attribute(*node, "index")));
     let slots = Slots::taken(domain, qemu, None)?;
+    // libvirt takes the serial of a controller that is written out from there alone, and demands it
+    let serial_element = format!("<serial>{}</serial>", escaped(serial));
     let Some(controller) = found.next() else {
         let address = address_element(slots.free()?);
-        splices.append(
-            domain.devices,
-            &[format!(
-                "<controller type=\"nvme\" index=\"{number}\">{address}</controller>"
-            )],
-        );
+        let element = format!("<controller type=\"nvme\" index=\"{number}\">{serial_element}{address}</controller>");
+        splices.append(domain.devices, &[element]);
         return Ok(());
     };
     let misplaced = |what: &str| {
         Refusal::new(
             Reason::Misplaced,
             format_args!("domain XML: NVMe controller {number} {what}"),
-            "remove the controller element: the hook adds it on a free slot of bus 0",
+            "remove the controller element: the hook adds it, with the disk's serial, on a free slot of bus 0",
         )
     };
     if found.next().is_some() {
         return Err(misplaced("is there twice"));
+    }
+    let mut missing = Vec::new();
+    match at_most_one(controller, "serial").map_err(|_| misplaced("has two serials"))? {
+        None => missing.push(serial_element),
+        Some(written) if written.text().unwrap_or_default() == serial => {}
+        Some(_) => return Err(misplaced("has another serial than its disk")),
     }
     let address = at_most_one(controller, "address").map_err(|_| misplaced("has two addresses"))?;
     let place = match address {
@@ -125,7 +130,10 @@ fn place_controller(
             splices.set(incomplete, "slot", &format!("{:#04x}", slots.free()?));
             splices.set(incomplete, "function", "0x0");
         }
-        (None, None) => splices.append(controller, &[address_element(slots.free()?)]),
+        (None, None) => missing.push(address_element(slots.free()?)),
+    }
+    if !missing.is_empty() {
+        splices.append(controller, &missing);
     }
     Ok(())
 }

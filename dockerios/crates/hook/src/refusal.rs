@@ -42,7 +42,7 @@ pub enum Reason {
     AddressNotUnderstood,
     /// Every usable slot of bus 0 is taken.
     NoFreeSlot,
-    /// The NVMe device is already placed where macOS does not look, or on a taken slot.
+    /// The NVMe device is there already, where macOS does not look, on a taken slot, or as another device.
     Misplaced,
     /// QEMU arguments in the domain that cannot be read.
     ArgumentsNotUnderstood,

@@ -106,6 +106,16 @@ impl<'a> Judge<'a> {
         with_slot.collect()
     }
 
+    /// Serials of the NVMe controllers: libvirt demands one of each that is written out.
+    pub fn controller_serials(&self) -> Vec<String> {
+        let controllers = self
+            .in_libvirt("controller")
+            .filter(|node| node.attribute("type") == Some("nvme"));
+        controllers
+            .map(|node| part(node, "serial").text().unwrap_or_default().to_owned())
+            .collect()
+    }
+
     pub fn models(&self) -> Vec<String> {
         let interfaces = self.in_libvirt("interface").map(|node| part(node, "model"));
         interfaces

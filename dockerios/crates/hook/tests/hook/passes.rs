@@ -31,6 +31,7 @@ fn is_a_macos_machine(xml: &str) {
         Some("stop")
     );
     assert_eq!(judge.nvme_controllers(), [("0".to_owned(), "0x10".to_owned())]);
+    assert_eq!(judge.controller_serials(), ["HD-0007-A"]);
     judge.nothing_is_there_twice();
 }
 
@@ -51,10 +52,11 @@ fn what_a_pass_lost_is_added_again_and_only_that() {
     let declaration = " xmlns:qemu=\"http://libvirt.org/schemas/domain/qemu/1.0\"";
     let block = &first[first.find("<qemu:commandline>").unwrap()..first.find("</qemu:commandline>").unwrap()];
     let block = format!("\n\t{block}</qemu:commandline>");
-    let controller = "\n\t\t<controller type=\"nvme\" index=\"0\"><address type=\"pci\" domain=\"0x0000\" bus=\"0x00\" \
+    let controller = "\n\t\t<controller type=\"nvme\" index=\"0\"><serial>HD-0007-A</serial><address type=\"pci\" domain=\"0x0000\" bus=\"0x00\" \
                       slot=\"0x10\" function=\"0x0\"/></controller>";
     let zeroes = " detect_zeroes=\"unmap\"";
     let serial = "\n\t\t\t<serial>HD-0007-A</serial>";
+    let of_controller = "index=\"0\"><serial>HD-0007-A</serial>";
 
     let without_qemu = with(&with(&first, &block, ""), declaration, "");
     let mut everything = without_qemu.clone();
@@ -65,7 +67,8 @@ fn what_a_pass_lost_is_added_again_and_only_that() {
         without_qemu,
         with(&first, zeroes, ""),
         with(&first, serial, ""),
-        with(&first, "<serial>HD-0007-A</serial>", "<serial/>"),
+        with(&first, serial, "<serial/>"),
+        with(&first, of_controller, "index=\"0\">"),
         with(&first, controller, ""),
         everything,
     ] {

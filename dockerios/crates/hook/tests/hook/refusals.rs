@@ -308,6 +308,8 @@ fn an_nvme_controller_where_macos_does_not_look() {
     let controller = "<controller type='nvme' index='0'/>";
     let twice = with(READBACK, "<emulator>", &format!("{controller}<emulator>"));
     refused(&twice, &[], Reason::Misplaced, "is there twice");
+    let other = with(READBACK, "<serial>HD-0007-A</serial>", "<serial>OTHER</serial>");
+    refused(&other, &[], Reason::Misplaced, "another serial than its disk");
     let unknown = with(FRESH, "<devices>", "<devices><controller type='nvme'/>");
     refused(&unknown, &[], Reason::DomainNotUnderstood, "has no index");
 }
