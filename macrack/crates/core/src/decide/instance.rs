@@ -166,7 +166,7 @@ fn own(facts: &Facts) -> Option<Step> {
     })
 }
 
-/// With a slot that is not being wiped there is a placeholder.
+/// With a slot that is not being wiped there is a placeholder. One that goes gets no new one: its VM is not started again.
 fn place(facts: &Facts, plan: &mut Plan) {
     let (Some(slot), Some(chassis)) = (facts.slot(), facts.chassis.present()) else {
         return;
@@ -174,7 +174,7 @@ fn place(facts: &Facts, plan: &mut Plan) {
     let Some(lease_ref) = chassis.status.as_ref().and_then(|s| s.lease_ref.as_ref()) else {
         return;
     };
-    if slot.order == Order::Wipe || facts.namespace_ending || !facts.pod.is_absent() {
+    if slot.order == Order::Wipe || facts.deleted() || facts.namespace_ending || !facts.pod.is_absent() {
         return;
     }
     let namespace = facts.instance.namespace().unwrap_or_default();

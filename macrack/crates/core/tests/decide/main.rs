@@ -3,5 +3,11 @@
 #![allow(clippy::unwrap_used)] // a builder that cannot build fails its test
 
 mod binding;
+mod finalizers;
 mod holding;
+mod lost;
+mod placeholder;
+mod quarantine;
 mod rack;
+mod release;
+mod slots;

@@ -324,6 +324,10 @@ impl Rack {
             .into()
     }
 
+    fn readable(&self) -> Vec<MacOSInstance> {
+        self.instances.iter().filter(|i| !self.unreadable.contains(&i.name_any())).cloned().collect()
+    }
+
     /// Everything that a pass applies once and then leaves alone.
     fn existing(&self) -> BTreeMap<Ref, String> {
         let mut all: Vec<(Ref, Value)> = Vec::new();
@@ -345,7 +349,7 @@ impl Rack {
             class: Seen::Present(self.class.clone()),
             lease: self.lease.clone(),
             namespace_ending: self.namespace_ending.clone(),
-            instances: Seen::Present(self.instances.clone()),
+            instances: Seen::Present(self.readable()),
             holders: slots.iter().map(|s| (s.uid.clone(), self.holder(s))).collect(),
             sizes: self.sizes.clone(),
             kube_node: self.kube_node.clone(),
