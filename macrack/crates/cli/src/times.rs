@@ -48,6 +48,10 @@ pub(crate) fn in_words(message: &str, now: Timestamp) -> String {
 fn next_time(text: &str) -> Option<(&str, Timestamp, &str)> {
     text.char_indices().find_map(|(at, c)| {
         let candidate = text.get(at..at + LENGTH).filter(|t| c.is_ascii_digit() && t.ends_with('Z'))?;
+        // `QuotaStuck@2026-…` is to be typed as it is
+        if text[..at].ends_with('@') {
+            return None;
+        }
         Some((&text[..at], candidate.parse().ok()?, &text[at + LENGTH..]))
     })
 }
@@ -98,6 +102,7 @@ mod tests {
                 "until 2026-99-30T13:00:00Z and 12345678901234567890Z",
                 "until 2026-99-30T13:00:00Z and 12345678901234567890Z",
             ),
+            ("set it to \"QuotaStuck@2026-11-30T13:00:00Z\"", "set it to \"QuotaStuck@2026-11-30T13:00:00Z\""),
             ("no time at all, ünïcode 2026", "no time at all, ünïcode 2026"),
         ] {
             assert_eq!(in_words(message, now), words);

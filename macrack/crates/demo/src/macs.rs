@@ -31,7 +31,7 @@ pub(crate) const MACS: [(&str, &str); 4] = [
 pub(crate) const GOLDEN: &str = "tahoe-xcode26";
 const REPOSITORY: &str = "registry.example.com/golden/tahoe-xcode26";
 /// Length of its disk: almost all of it a hole, every byte of it read and hashed.
-const GOLDEN_BYTES: u64 = 2_000_000_000;
+const GOLDEN_BYTES: u64 = 2 * GIB;
 
 const GIB: u64 = 1 << 30;
 const TB: u64 = 1_000_000_000_000;

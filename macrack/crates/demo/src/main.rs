@@ -139,6 +139,9 @@ async fn run(args: &Args, say: Say) -> Result<Ending> {
         told = account(args, say, &cluster, &dir, &told) => told.map(|()| Ending::Told),
         () = interrupted() => Ok(if told.load(Ordering::Relaxed) { Ending::Told } else { Ending::Interrupted }),
     };
+    if ended.as_ref().is_ok_and(|_| !args.once) {
+        say.line("\nEnding everything.");
+    }
     if cluster.is_external() {
         uninstall::everything(&cluster).await.context("removing MacRack from your cluster")?;
         say.line("MacRack and the two tenants are removed from your cluster.");

@@ -89,6 +89,13 @@ impl Say {
         }
     }
 
+    /// Who did something, and what.
+    pub(crate) fn entry(self, who: &str, text: impl Display) {
+        const AT: usize = 15;
+        let who = self.paint(Tone::Strong, format!("{who:<0$}", AT - 4));
+        self.line(format!("   {who} {}", wrapped(&text.to_string(), AT)));
+    }
+
     /// A table of kubectl, as it is.
     pub(crate) fn table(self, text: &str) {
         for line in text.lines() {

@@ -1,8 +1,9 @@
 //! A lease is deleted before its floor.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use macrack_api::{MacNodeLease, MacOSInstance};
 
@@ -15,7 +16,7 @@ pub(super) async fn lets_go(stage: &mut Stage) -> Result<()> {
     let client = stage.cluster.admin().await?;
     let leases: Api<MacNodeLease> = Api::namespaced(client.clone(), "team-a");
     let bound_at = leases.get("ios-ci").await?.status.and_then(|s| s.bound_at).context("ios-ci was bound")?;
-    let seconds = k8s_openapi::jiff::Timestamp::now().as_second() - bound_at.0.as_second();
+    let seconds = Timestamp::now().as_second() - bound_at.0.as_second();
     let command = "delete -n team-a mnl ios-ci --wait=false";
     stage.say.step(7, &format!("team-a lets go after {seconds} s"), &format!("kubectl {command}"));
     let began = Instant::now();
@@ -28,7 +29,7 @@ pub(super) async fn lets_go(stage: &mut Stage) -> Result<()> {
     );
     stage.say.quote(stage.say.paint(Tone::Wait, &warning));
     stage.say.quote(answer.trim());
-    follow_lease(stage, "team-a", "ios-ci", began, "Held").await?;
+    let held = follow_lease(stage, "team-a", "ios-ci", began, "Held").await?;
     let first = follow_instance(stage, "team-a", "build-1", began, "Stopped");
     let second = follow_instance(stage, "team-a", "build-2", began, "Stopped");
     tokio::try_join!(first, second)?;
@@ -39,6 +40,11 @@ pub(super) async fn lets_go(stage: &mut Stage) -> Result<()> {
     for name in ["build-1", "build-2"] {
         until_gone(&instances, name).await?;
     }
+    // times of objects are whole seconds, and one made in the second of the deletion counts as older
+    let deleted = held.metadata.deletion_timestamp.context("the lease was deleted")?.0.as_second();
+    let now = Timestamp::now();
+    let to_the_next = (deleted + 1) * 1000 - now.as_millisecond();
+    tokio::time::sleep(Duration::from_millis(u64::try_from(to_the_next).unwrap_or(0))).await;
     let command = "apply -n team-a -f samples/third.yaml";
     stage.say.command(&format!("kubectl {command}"));
     let began = Instant::now();

@@ -13,6 +13,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
+use macrack_api::instance::macos_instance::GuestStage;
 use macrack_api::{MacNodeLease, MacOSInstance, condition};
 
 use crate::cluster::{Cluster, Output, Person};
@@ -121,6 +122,11 @@ async fn follow_instance(
     until(&instances, name, wanted, |instance: &MacOSInstance| {
         let Some(status) = &instance.status else { return false };
         let Some(phase) = status.phase.map(|phase| format!("{phase:?}")) else { return false };
+        // the operator's word and the guest's own come by two writes
+        let heard = status.guest.as_ref().is_some_and(|guest| guest.stage == Some(GuestStage::Ready));
+        if phase == "Ready" && !heard {
+            return false;
+        }
         let (reason, message) = ready(&status.conditions);
         let booted = status.guest.as_ref().and_then(|guest| guest.stage).map(|stage| format!("{stage:?}"));
         let detail = match phase.as_str() {
@@ -128,6 +134,7 @@ async fn follow_instance(
             // at the first report there is no rate yet that means anything
             "Pulling" => format!("{}, {}", instance.spec.image_name, message.split(',').next().unwrap_or_default()),
             "Ready" => guest_words(instance),
+            "Stopped" => message.split(';').next().unwrap_or_default().to_owned(),
             _ => message,
         };
         if let Some((words, detail)) = life.enters(&phase, booted.as_deref(), &detail) {

@@ -35,8 +35,7 @@ pub(super) async fn a_third(stage: &mut Stage) -> Result<()> {
 }
 
 fn tell(stage: &Stage, who: &str, how: &str, what: &str) {
-    let who = stage.say.paint(Tone::Strong, format!("{who:<10}"));
-    stage.say.quote(format!("{who} {how}: {}", what.trim()));
+    stage.say.entry(who, format!("{how}: {}", what.trim()));
 }
 
 /// Without the webhook the instance is made, and never gets a slot.
@@ -153,7 +152,12 @@ async fn kernel(stage: &mut Stage, serial: &str) -> Result<()> {
     let error = state.report.error.with_context(|| format!("a third VM runs, after {:.1?}", began.elapsed()))?;
     std::fs::remove_dir_all(&beside)?;
     ensure!(error.domain == "VZErrorDomain" && error.code == 6, "refused for another reason: {error}");
-    tell(stage, "kernel", "a third VM process, started by hand (the kernel is simulated)", &error.to_string());
+    tell(
+        stage,
+        "kernel",
+        "a third VM process, started by hand beside the agent (on the simulated kernel)",
+        &error.to_string(),
+    );
     Ok(())
 }
 

@@ -177,7 +177,9 @@ fn placed(facts: &Facts) -> Word {
         Some(VmState::Failed) => (Phase::Failed, Because::VMFailed, or("it could not run")),
         Some(VmState::Stopping | VmState::Wiping) => (Phase::Stopping, Because::Stopping, or("being stopped")),
         Some(VmState::Stopped | VmState::Wiped) if slot.order == Order::Stop => stopped(facts),
-        Some(VmState::Stopped) => (Phase::Stopped, Because::GuestShutdown, or("the guest shut itself down")),
+        // with no word of its agent it was stopped as ordered, and the order has changed
+        Some(VmState::Stopped) if said.is_empty() => (Phase::Starting, Because::Starting, "it is being started".into()),
+        Some(VmState::Stopped) => (Phase::Stopped, Because::GuestShutdown, said),
         Some(VmState::Waiting | VmState::Wiped | VmState::WipeFailed) => scheduling(facts),
         Some(VmState::Pulling) => (Phase::Pulling, Because::Pulling, or("its golden is being pulled")),
         Some(VmState::Cloning) => (Phase::Cloning, Because::Cloning, or("its disk is being cloned")),
@@ -200,6 +202,9 @@ fn stopped(facts: &Facts) -> Word {
             "spec.powerState is Stopped; its disk and its slot are kept".into(),
         );
     }
+    if facts.own_lease().is_some_and(|lease| lease.metadata.deletion_timestamp.is_none()) {
+        return (Phase::Starting, Because::Starting, "it is being started".into());
+    }
     (
         Phase::Stopped,
         Because::LeaseHeld,
@@ -211,7 +216,8 @@ fn stopped(facts: &Facts) -> Word {
 /// It has a slot; its placeholder or its agent is not that far.
 fn scheduling(facts: &Facts) -> Word {
     if let Some(said) = facts.vm().and_then(|vm| vm.message.clone()).filter(|m| !m.is_empty()) {
-        return (Phase::Scheduled, Because::Scheduled, said);
+        let sick = facts.chassis.present().and_then(|c| c.status.as_ref()).is_some_and(|s| !s.quarantine.is_empty());
+        return (Phase::Scheduled, if sick { Because::ChassisQuarantined } else { Because::Scheduled }, said);
     }
     let Some(pod) = facts.placeholder() else {
         let taken = facts.pod.present().is_some();
