@@ -10,6 +10,7 @@
 pub mod act;
 pub mod admission;
 pub mod cache;
+pub mod client;
 pub mod clock;
 pub mod feed;
 pub mod gather;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use kube::Client;
-use macrack_operator::{Options, admission::terminated, clock::Clock, decide, image_store::DirectoryStore};
+use kube::Config;
+use macrack_operator::{Options, admission::terminated, client, clock::Clock, decide, image_store::DirectoryStore};
 
 /// Leases dedicated Macs to the tenants of a cluster and runs their macOS VMs.
 ///
@@ -32,7 +32,8 @@ async fn main() -> Result<()> {
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()))
         .init();
     let args = Args::parse();
-    let client = Client::try_default().await.context("no API server: run in a cluster, or set KUBECONFIG")?;
+    let config = Config::infer().await.context("no API server: run in a cluster, or set KUBECONFIG")?;
+    let client = client::connect(config).context("the credentials are not usable")?;
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "operator".into());
     let identity = args.identity.unwrap_or_else(|| format!("{host}-{}", std::process::id()));
     let webhook = macrack_operator::admission::serve(client.clone(), args.webhook, terminated());

@@ -1,0 +1,75 @@
+//! A tenant may write the managedFields of whatever they may edit, and the API server keeps a time in them that ours
+//! cannot hold. It must cost nobody anything: neither the others, nor the end of the tenant's own lease and VM.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use http::Request;
+use kube::{
+    Client, Config,
+    api::DeleteParams,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use macrack_acceptance::{Operator, Rack, SOON, Scene};
+use macrack_operator::client::connect;
+use macrack_testkit::{Namespace, expect};
+use serde_json::{Value, json};
+
+/// Past the last moment of our times, and a good one for the API server.
+const NEVER: &str = "9999-12-31T23:59:59Z";
+
+/// Writes that time into the managedFields of an object, as its owner.
+async fn poison(tenant: &Client, path: &str) -> Result<()> {
+    for _ in 0..20 {
+        let mut object: Value = tenant.request(Request::get(path).body(Vec::new())?).await?;
+        let managed = object["metadata"]["managedFields"].as_array_mut().context("managedFields")?;
+        managed.iter_mut().for_each(|entry| entry["time"] = json!(NEVER));
+        object["metadata"]["annotations"]["tenant"] = json!("was here");
+        let put = Request::put(format!("{path}?fieldManager=tenant")).header("content-type", "application/json");
+        let answer: kube::Result<Value> = tenant.request(put.body(serde_json::to_vec(&object)?)?).await;
+        match answer {
+            Ok(object) if object["metadata"]["managedFields"].to_string().contains(NEVER) => return Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            other => anyhow::bail!("{path}: the time was not kept: {other:?}"),
+        }
+    }
+    anyhow::bail!("{path}: always changed meanwhile")
+}
+
+#[tokio::test]
+async fn a_time_that_cannot_be_read_in_managed_fields_stops_nobody() -> Result<()> {
+    let rack = Rack::bare();
+    let at = |hours| Operator { operator_hours: hours, server_hours: hours, no_webhook: true, ..Operator::default() };
+    rack.start(&at(-25)).await?;
+    let mut scene = Scene::set(rack, "poison", 2, 96).await?;
+    // this test reads what it spoils, so it needs the operator's eyes
+    let kubeconfig = Kubeconfig::read_from(rack.plane.kubeconfig())?;
+    scene.admin = connect(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)?;
+    let (bad, good) = (Namespace::fresh(rack.plane, "bad").await?, Namespace::fresh(rack.plane, "good").await?);
+    let tenant = rack.tenant(bad.name()).await?;
+    scene.lease(bad.name(), "l").await?;
+    scene.instance(bad.name(), "i", "l").await?;
+    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "kept", "labels": {
+        "app.kubernetes.io/managed-by": "macrack", "macrack.io/serial": scene.serials[0].to_lowercase() } } });
+    let accounts = format!("/api/v1/namespaces/{}/serviceaccounts", bad.name());
+    let post = Request::post(&accounts).header("content-type", "application/json");
+    tenant.request::<Value>(post.body(serde_json::to_vec(&account)?)?).await?;
+    for path in [
+        format!("/apis/rack.macrack.io/v1alpha1/namespaces/{}/macnodeleases/l", bad.name()),
+        format!("/apis/instance.macrack.io/v1alpha1/namespaces/{}/macosinstances/i", bad.name()),
+        format!("{accounts}/kept"),
+    ] {
+        poison(&tenant, &path).await?;
+    }
+    // another tenant's life goes on under the operator that runs, and under the next one, which reads everything anew
+    scene.lease(good.name(), "before").await?;
+    rack.start(&at(0)).await?;
+    scene.leases(good.name()).delete("before", &DeleteParams::default()).await?;
+    expect::until_gone(&scene.leases(good.name()), "before", SOON).await;
+    // and the floor of the hostile tenant comes as any other
+    scene.leases(bad.name()).delete("l", &DeleteParams::default()).await?;
+    expect::until_gone(&scene.leases(bad.name()), "l", Duration::from_secs(60)).await;
+    scene.until_free(&scene.serials[0]).await;
+    expect::until_gone(&scene.instances(bad.name()), "i", SOON).await;
+    Ok(())
+}
