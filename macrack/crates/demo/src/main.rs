@@ -198,8 +198,8 @@ async fn set(args: &Args, say: Say, cluster: &Arc<Cluster>, dir: &Path) -> Resul
     let enrolled = macs::MACS.map(|mac| macs::enrol(cluster, &args.bin_dir, &store, &logs, mac));
     let macs = futures::future::try_join_all(enrolled).await?;
     let minis = macs::MACS.iter().filter(|(_, class)| class.starts_with("mini")).count();
-    let text =
-        format!("{minis} Mac minis and {} Mac Studios, enrolled by kubectl macrack enroll, Ready", macs.len() - minis);
+    let studios = macs.len() - minis;
+    let text = format!("simulated: {minis} Mac minis, {studios} Mac Studios, joined by kubectl macrack enroll");
     say.part("macs", text, began.elapsed());
 
     let began = Instant::now();

@@ -143,7 +143,7 @@ async fn follow_instance(
                 "Failed" => Tone::No,
                 _ => Tone::Wait,
             };
-            stage.say.moment(began, format!("{name:<13}{} {detail}", stage.say.paint(tone, format!("{words:<9}"))));
+            stage.say.moment(began, format!("{name:<13}{}  {detail}", stage.say.paint(tone, format!("{words:<9}"))));
         }
         phase == wanted || reason == wanted
     })
