@@ -114,11 +114,11 @@ async fn a_drain_and_a_forced_pod_delete_are_refused_and_the_vm_runs_on() -> Res
     let node = format!("macrack-{}", scene.serials[0].to_lowercase());
     let plane = scene.rack.plane;
     let drained = plane.kubectl(&["drain", &node, "--force", "--ignore-daemonsets", "--timeout=4s"]).await?;
-    assert!(drained.stderr.contains("kubectl macrack maintenance"), "{}", drained.stderr);
+    assert!(drained.stderr.contains("set spec.unschedulable of its MacNode"), "{}", drained.stderr);
     let forced = plane
         .kubectl(&["delete", "pod", "macrack-vm-i", "-n", ns.name(), "--force", "--grace-period=0", "--wait=false"])
         .await?;
-    assert!(forced.stderr.contains("kubectl macrack maintenance"), "{}", forced.stderr);
+    assert!(forced.stderr.contains("set spec.unschedulable of its MacNode"), "{}", forced.stderr);
     let pods: Api<Pod> = Api::namespaced(scene.admin.clone(), ns.name());
     assert!(pods.get("macrack-vm-i").await?.metadata.deletion_timestamp.is_none());
     scene.until_instance(ns.name(), "i", MacOSInstancePhase::Ready).await;

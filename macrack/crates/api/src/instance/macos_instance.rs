@@ -189,7 +189,7 @@ pub struct MacOSInstanceStatus {
     /// The guest as its own agent reports it. Written by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestStatus>,
-    /// See [`MacOSInstanceCondition`].
+    /// What holds and what does not, each with its reason; `Ready` sums them up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -38,7 +38,7 @@ use crate::{Condition, words::words};
     validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.end) || (has(self.status) && has(self.status.end) && self.status.end == oldSelf.status.end)").message("[ended-is-final] status.end: written once"),
     validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.earliestReleaseAt) || (has(self.status) && has(self.status.earliestReleaseAt) && timestamp(self.status.earliestReleaseAt) >= timestamp(oldSelf.status.earliestReleaseAt))").message("[floor-never-falls] status.earliestReleaseAt: never lowered or dropped")
 )]
-#[x_kube(validation = Rule::new("!has(self.maximumDuration) || duration(self.maximumDuration) >= duration(self.minimumDuration)").message("[maximum-not-below-minimum] spec.maximumDuration: shorter than spec.minimumDuration; raise it, or leave it out"))]
+#[x_kube(validation = Rule::new("!has(self.maximumDuration) || duration(self.maximumDuration) >= duration(self.minimumDuration)").message("[maximum-not-below-minimum] spec.maximumDuration: shorter than spec.minimumDuration (24h unless set); raise it, or leave it out"))]
 pub struct MacNodeLeaseSpec {
     /// The MacNodeClass wanted. Immutable once bound.
     #[schemars(
@@ -110,7 +110,7 @@ pub struct MacNodeLeaseStatus {
     /// Written once when the lease ended other than by deletion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<LeaseEnd>,
-    /// See [`MacNodeLeaseCondition`].
+    /// What holds and what does not, each with its reason; `Ready` sums them up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

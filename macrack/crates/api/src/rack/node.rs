@@ -119,7 +119,7 @@ pub struct MacNodeStatus {
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["reason".into()]))]
     pub quarantine: Vec<Quarantine>,
-    /// See [`MacNodeCondition`].
+    /// What holds and what does not, each with its reason; `Ready` sums them up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -221,7 +221,7 @@ pub struct Reboot {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Quarantine {
-    /// One of [`QuarantineReason`].
+    /// Which: QuotaStuck, ReattachFailed, SerialMismatch, WipeFailed or ForeignVM.
     #[schemars(length(min = 1, max = 64))]
     pub reason: String,
     /// Since when.

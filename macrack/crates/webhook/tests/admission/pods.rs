@@ -163,7 +163,7 @@ async fn a_placeholder_is_edited_evicted_and_deleted_by_macrack_alone() {
     let placeholder = placeholder(&world, &tenant, &node).await;
     let name = crate::world::name(&placeholder);
     let pods = |client: &Client| Api::<Pod>::namespaced(client.clone(), tenant.ns());
-    let maintenance = "kubectl macrack maintenance";
+    let maintenance = "to empty this Mac set spec.unschedulable of its MacNode";
     for client in [&tenant.client, &world.admin] {
         for change in [
             json!({"metadata": {"labels": {"macrack.io/instance-uid": "another"}}}),
