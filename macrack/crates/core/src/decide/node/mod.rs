@@ -36,6 +36,7 @@ pub use status::{Leasable, leasable};
 use crate::{
     clock::Clocks,
     plan::{Kind, Plan, Ref, Step},
+    render::access,
     seen::Seen,
 };
 
@@ -166,12 +167,16 @@ fn release(facts: &Facts, lease_ref: &LeaseRef, plan: &mut Plan) {
     plan.steps.push(Step::ClearLease { mac_node: name, lease_uid: uid });
 }
 
-/// Clears up after a MacNode that is gone: its Node and its access.
+/// Clears up after a MacNode that is gone: its Node and its access. Whatever else bears its label is another's: a tenant
+/// may label what is theirs, and one object that we may not delete would keep all that comes after it.
 pub fn gone(mac_node: &str, kube_node: &Seen<Node>, existing: &BTreeMap<Ref, String>) -> Plan {
+    let (chassis, account) = (access::chassis_refs(mac_node), names::agent_account(mac_node));
+    let of_a_lease = |object: &Ref| matches!(object.kind, Kind::Role | Kind::RoleBinding) && object.name == account;
     let mut plan = Plan::default();
     if let Seen::Present(node) = kube_node {
         plan.steps.push(Step::Delete { object: Ref::cluster(Kind::Node, &names::node(mac_node)), uid: node.uid() });
     }
-    plan.steps.extend(existing.keys().map(|object| Step::Delete { object: object.clone(), uid: None }));
+    let ours = existing.keys().filter(|object| chassis.contains(object) || of_a_lease(object));
+    plan.steps.extend(ours.map(|object| Step::Delete { object: object.clone(), uid: None }));
     plan
 }
