@@ -14,9 +14,17 @@ use macrack_acceptance::{Operator, Rack, SOON, Scene};
 use macrack_operator::client::connect;
 use macrack_testkit::{Namespace, expect};
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 
 /// Past the last moment of our times, and a good one for the API server.
 const NEVER: &str = "9999-12-31T23:59:59Z";
+
+static TURN: Mutex<()> = Mutex::const_new(());
+
+/// Both clocks that many hours off.
+fn at(hours: i64) -> Operator {
+    Operator { operator_hours: hours, server_hours: hours, no_webhook: true, ..Operator::default() }
+}
 
 /// Writes that time into the managedFields of an object, as its owner.
 async fn poison(tenant: &Client, path: &str) -> Result<()> {
@@ -38,8 +46,8 @@ async fn poison(tenant: &Client, path: &str) -> Result<()> {
 
 #[tokio::test]
 async fn a_time_that_cannot_be_read_in_managed_fields_stops_nobody() -> Result<()> {
+    let _turn = TURN.lock().await;
     let rack = Rack::bare();
-    let at = |hours| Operator { operator_hours: hours, server_hours: hours, no_webhook: true, ..Operator::default() };
     rack.start(&at(-25)).await?;
     let mut scene = Scene::set(rack, "poison", 2, 96).await?;
     // this test reads what it spoils, so it needs the operator's eyes
@@ -71,5 +79,35 @@ async fn a_time_that_cannot_be_read_in_managed_fields_stops_nobody() -> Result<(
     expect::until_gone(&scene.leases(bad.name()), "l", Duration::from_secs(60)).await;
     scene.until_free(&scene.serials[0]).await;
     expect::until_gone(&scene.instances(bad.name()), "i", SOON).await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_mac_that_cannot_be_read_keeps_nobody_elses_lease_from_its_end() -> Result<()> {
+    let _turn = TURN.lock().await;
+    let rack = Rack::bare();
+    rack.start(&at(-25)).await?;
+    let scene = Scene::set(rack, "unread", 2, 97).await?;
+    let (bad, good) = (Namespace::fresh(rack.plane, "bad").await?, Namespace::fresh(rack.plane, "good").await?);
+    let spoilt = scene.lease(bad.name(), "l").await?.status.and_then(|s| s.serial).context("a serial")?.to_lowercase();
+    scene.instance(bad.name(), "i", "l").await?;
+    scene.lease(good.name(), "l").await?;
+    scene.instance(good.name(), "i", "l").await?;
+    // a slip of an admin: the schema takes the moment, our times do not hold it (an agent could write the same)
+    let patch = json!({ "spec": { "approvedReboot": NEVER } }).to_string();
+    rack.plane.kubectl(&["patch", "mn", &spoilt, "--type=merge", "-p", &patch]).await?.success()?;
+    rack.start(&at(0)).await?;
+    scene.leases(good.name()).delete("l", &DeleteParams::default()).await?;
+    expect::until_gone(&scene.leases(good.name()), "l", SOON).await;
+    expect::until_gone(&scene.instances(good.name()), "i", SOON).await;
+    // what hangs on the Mac that cannot be read stays: its VM still runs there
+    let pods: kube::Api<k8s_openapi::api::core::v1::Pod> = kube::Api::namespaced(scene.admin.clone(), bad.name());
+    assert_eq!(pods.get("macrack-vm-i").await?.metadata.deletion_timestamp, None, "a placeholder was let go");
+    scene.leases(bad.name()).delete("l", &DeleteParams::default()).await?;
+    rack.plane
+        .kubectl(&["patch", "mn", &spoilt, "--type=merge", "-p", r#"{"spec":{"approvedReboot":null}}"#])
+        .await?
+        .success()?;
+    expect::until_gone(&scene.leases(bad.name()), "l", SOON).await;
     Ok(())
 }

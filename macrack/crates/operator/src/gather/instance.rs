@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, ResourceExt, api::ListParams};
+use kube::{Api, ResourceExt};
 use macrack_api::{MacNode, MacOSInstance, names};
 use macrack_core::{
     decide::{self, instance::Facts},
@@ -83,19 +83,37 @@ async fn orphaned_pod(sources: &Sources, key: &Key) -> Option<Pass> {
     })
 }
 
-/// The chassis that its lease holds, or else the one with a slot of its. That an instance which goes is on no chassis
-/// at all is asked of the API server itself.
+/// The chassis that its lease holds, or else the one with a slot of its: what another Mac says of this VM is not believed
+/// before that. That an instance which goes is on no chassis at all is asked of the API server itself.
 async fn chassis(sources: &Sources, instance: &MacOSInstance, uid: &str) -> Seen<MacNode> {
     let nodes = &sources.world.nodes;
     let lease = instance.status.as_ref().and_then(|s| s.lease_uid.clone()).unwrap_or_default();
-    let found = nodes.by("slot", uid).into_iter().chain(nodes.by("lease", &lease)).next();
+    let (slot, held) = (nodes.by("slot", uid), nodes.by("lease", &lease));
+    let both = held.iter().find(|node| slot.iter().any(|other| other.name_any() == node.name_any())).cloned();
+    let found = both.into_iter().chain(held).chain(slot).next();
     if let Some(node) = found {
         return Seen::Present(node.as_ref().clone());
+    }
+    if let Some(why) = unreadable(sources, instance) {
+        return Seen::Unknown(why);
     }
     if instance.metadata.deletion_timestamp.is_none() {
         return Seen::Absent;
     }
     slot_of(sources, uid).await
+}
+
+/// Why the chassis that the instance or its lease names cannot be read, if it cannot: then it is not known to be gone.
+fn unreadable(sources: &Sources, instance: &MacOSInstance) -> Option<String> {
+    let node = instance.status.as_ref().and_then(|s| s.node_name.as_deref()?.strip_prefix(names::NODE_PREFIX));
+    let lease =
+        sources.world.leases.get(&Key::new(instance.namespace().unwrap_or_default(), &instance.spec.lease_name));
+    let serial = lease.present().and_then(|l| l.status.as_ref()?.serial.as_deref().map(names::mac_node));
+    let named = node.map(str::to_owned).into_iter().chain(serial);
+    named.map(|name| sources.world.nodes.get(&Key::cluster(name))).find_map(|seen| match seen {
+        Seen::Unknown(why) => Some(why),
+        _ => None,
+    })
 }
 
 /// Whether the VM of a placeholder that another instance of this name left behind is in a slot. Of one's own nobody asks.
@@ -110,13 +128,8 @@ async fn in_slot(sources: &Sources, pod: Option<&Pod>, uid: &str) -> Seen<bool> 
 }
 
 async fn slot_of(sources: &Sources, uid: &str) -> Seen<MacNode> {
-    let api: Api<MacNode> = Api::all(sources.client.clone());
-    match api.list(&ListParams::default()).await {
-        Ok(list) => {
-            list.into_iter().find(|n| n.status.as_ref().is_some_and(|s| s.slots.iter().any(|s| s.uid == uid))).into()
-        }
-        Err(error) => Seen::Unknown(error.to_string()),
-    }
+    let names = |slot: &serde_json::Value| slot["uid"] == uid;
+    sources.node_where(|status| status["slots"].as_array().is_some_and(|slots| slots.iter().any(names))).await
 }
 
 fn neighbours(sources: &Sources, chassis: Option<&MacNode>, uid: &str) -> Vec<MacOSInstance> {

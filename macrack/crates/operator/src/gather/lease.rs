@@ -1,6 +1,6 @@
 //! The facts of one lease.
 
-use kube::{Api, ResourceExt, api::ListParams};
+use kube::ResourceExt;
 use macrack_api::{MacNode, MacNodeLease, names};
 use macrack_core::{
     clock::Clocks,
@@ -67,14 +67,7 @@ async fn holder(sources: &Sources, lease: &MacNodeLease, uid: &str) -> Seen<MacN
     if lease.metadata.deletion_timestamp.is_none() && !ended {
         return Seen::Absent;
     }
-    let nodes: Api<MacNode> = Api::all(sources.client.clone());
-    match nodes.list(&ListParams::default()).await {
-        Ok(list) => list
-            .into_iter()
-            .find(|n| n.status.as_ref().and_then(|s| s.lease_ref.as_ref()).is_some_and(|r| r.uid == uid))
-            .into(),
-        Err(error) => Seen::Unknown(error.to_string()),
-    }
+    sources.node_where(|status| status["leaseRef"]["uid"] == uid).await
 }
 
 fn named(sources: &Sources, lease: &MacNodeLease) -> Seen<MacNode> {

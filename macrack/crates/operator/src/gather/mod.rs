@@ -8,7 +8,11 @@ mod node;
 
 use std::sync::Arc;
 
-use kube::{Api, Client, Resource};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{ApiResource, DynamicObject, ListParams},
+};
+use macrack_api::MacNode;
 use macrack_core::{
     plan::{Plan, Ref},
     seen::Seen,
@@ -70,6 +74,24 @@ impl Sources {
                     Err(error) => Seen::Unknown(error.to_string()),
                 }
             }
+        }
+    }
+}
+
+impl Sources {
+    /// The first chassis of which `is` says so by its status, from the API server itself. Raw, for one that cannot be
+    /// decoded must neither hide the others nor be taken for one that holds nothing.
+    async fn node_where(&self, is: impl Fn(&Value) -> bool) -> Seen<MacNode> {
+        let nodes: Api<DynamicObject> = Api::all_with(self.client.clone(), &ApiResource::erase::<MacNode>(&()));
+        let found = match nodes.list(&ListParams::default()).await {
+            Ok(list) => list.items.into_iter().find(|node| is(&node.data["status"])),
+            Err(error) => return Seen::Unknown(error.to_string()),
+        };
+        let Some(found) = found else { return Seen::Absent };
+        let name = found.name_any();
+        match found.try_parse::<MacNode>() {
+            Ok(node) => Seen::Present(node),
+            Err(error) => Seen::Unknown(format!("stored MacNode {name} cannot be read: {error}")),
         }
     }
 }
