@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::{
-    core::v1::Namespace,
+    core::v1::{Namespace, Node},
     rbac::v1::{Role, RoleBinding},
 };
 use kube::{Api, ResourceExt};
@@ -106,13 +106,27 @@ async fn facts(sources: &Sources, node: &MacNode) -> decide::node::Facts {
         instances: Seen::Present(instances),
         holders,
         sizes: world.sizes.all().iter().map(|c| (c.name_any(), c.spec.clone())).collect(),
-        kube_node: world.kube_nodes.get(&Key::cluster(names::node(&name))).map(|n| n.as_ref().clone()),
+        kube_node: kube_node(sources, &name).await,
         existing,
         claim,
         config: config(sources),
         node: node.clone(),
         lease,
         clocks,
+    }
+}
+
+/// Its Node. Nodes are watched by the label that names their Mac: one that is not there by that may have lost the label,
+/// which the operator then puts back.
+async fn kube_node(sources: &Sources, mac_node: &str) -> Seen<Node> {
+    let name = names::node(mac_node);
+    let seen = sources.world.kube_nodes.get(&Key::cluster(&name)).map(|n| n.as_ref().clone());
+    if !seen.is_absent() {
+        return seen;
+    }
+    match Api::<Node>::all(sources.client.clone()).get_opt(&name).await {
+        Ok(node) => node.into(),
+        Err(error) => Seen::Unknown(error.to_string()),
     }
 }
 
