@@ -17,6 +17,9 @@ use tower::{BoxError, util::MapResponseLayer};
 /// A response as the layer gives it on.
 type Thin = Response<UnsyncBoxBody<Bytes, BoxError>>;
 
+/// The layer that turns every answer into a thin one.
+type Thinning = MapResponseLayer<fn(Response<Box<DynBody>>) -> Thin>;
+
 /// A client by these credentials.
 ///
 /// # Errors
@@ -26,7 +29,7 @@ pub fn connect(config: Config) -> kube::Result<Client> {
 }
 
 /// The layer that empties managedFields in every answer.
-pub fn thin() -> MapResponseLayer<fn(Response<Box<DynBody>>) -> Thin> {
+pub fn thin() -> Thinning {
     MapResponseLayer::new(thinned)
 }
 
