@@ -75,7 +75,9 @@ pub async fn follow<K: Kind>(api: Api<K>, name: String, seen: watch::Sender<Seen
                 tracing::debug!(kind = %K::kind(&()), name, error = why, "a watch has trouble");
                 let never_seen = matches!(*seen.borrow(), Seen::Unknown(_));
                 match code {
-                    Some(403 | 404) => Seen::Unknown(why),
+                    // the usual case for a moment after a slot was given: the words of RBAC would frighten a tenant
+                    Some(403) => Seen::Unknown("the operator grants that with the slot and has not yet".to_owned()),
+                    Some(404) => Seen::Unknown(why),
                     _ if never_seen => Seen::Unknown(why),
                     // a cut connection: what was seen holds
                     _ => continue,

@@ -414,12 +414,15 @@ fn pending(facts: &Facts) -> (bool, Because, String) {
     let mut words = if leased == total {
         format!("all {total} {class} are leased")
     } else {
-        format!("of {total} {class} {leased} are leased, {free} free, the rest cannot be used now")
+        format!("of {total} {class}: {leased} leased, {free} free, the rest cannot be used now")
     };
     if free > 0 && facts.ahead < free {
         words = format!("a {class} is being bound");
     } else if facts.ahead > 0 {
-        words += &format!("; {} older leases wait too", facts.ahead);
+        words += &match facts.ahead {
+            1 => "; an older lease waits too".to_owned(),
+            ahead => format!("; {ahead} older leases wait too"),
+        };
     }
     if free == 0
         && let Some(at) = facts.candidates.iter().filter_map(|c| c.free_at).min()
