@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -102,13 +103,16 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
     serde_json::from_slice(&bytes).map_err(|error| named(io::ErrorKind::InvalidData, &error))
 }
 
-/// Writes a JSON file, mode 0600, whole or not at all. One writer per file at a time.
+/// Writes a JSON file, mode 0600, whole or not at all, as [`write_whole`] does.
 pub fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     write_whole(path, &serde_json::to_vec_pretty(value)?)
 }
 
-/// Writes a file, mode 0600, whole or not at all. One writer per file at a time.
+/// Writes a file, mode 0600, whole or not at all. One process per file at a time; its threads take turns.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // two clones of one golden note its use in the same file: without turns one renames the other's half away
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");

@@ -35,6 +35,9 @@ impl Progress {
             format!("{}.{}", tenths / 10, tenths % 10)
         };
         let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        if millis < 1000 {
+            return format!("{} of {} {name}", amount(done), amount(total)); // a rate of so short a time misleads
+        }
         let rate = done.saturating_mul(1000).checked_div(millis).unwrap_or(0);
         let so_far = format!("{} of {} {name}", amount(done), amount(total));
         match total.saturating_sub(done).checked_div(rate) {
@@ -53,7 +56,9 @@ mod tests {
         let progress = Progress::default();
         progress.expect(5_000_000_000);
         assert_eq!(progress.in_words(Duration::ZERO), "0.0 of 5.0 GB");
-        progress.add(2_100_000_000);
+        progress.add(1_000_000);
+        assert_eq!(progress.in_words(Duration::from_millis(3)), "0.0 of 5.0 GB", "no rate yet");
+        progress.add(2_099_000_000);
         assert_eq!(progress.in_words(Duration::from_millis(1500)), "2.1 of 5.0 GB, 1.4 GB/s, 2 s left");
     }
 }
