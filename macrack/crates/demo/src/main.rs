@@ -247,7 +247,7 @@ fn yours(stage: &Stage, args: &Args, dir: &Path) -> Result<()> {
     }
     let tenant = dir.join("team-a.kubeconfig");
     say.line(format!(
-        "  As a tenant: --kubeconfig {}. Samples: {}",
+        "  As a tenant: -n team-a --kubeconfig {}. Samples: {}",
         tenant.display(),
         stage.cluster.deploy().join("samples").display()
     ));
