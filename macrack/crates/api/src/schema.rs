@@ -27,7 +27,11 @@ pub fn crds() -> Result<Vec<CustomResourceDefinition>, serde_json::Error> {
     .collect()
 }
 
-/// Removes what would weaken a rule or say a falsehood.
+/// Years that every reader's times can hold. The API server itself keeps `9999-12-31T23:59:59Z`, which is past the last
+/// moment that ours can: whoever may write one such time would make the object unreadable to the operator.
+const READABLE_TIME: &str = "^([0-8][0-9]{3}|9[0-8][0-9]{2}|99[0-8][0-9]|999[0-8])-";
+
+/// Removes what would weaken a rule or say a falsehood, and keeps times within what can be read.
 ///
 /// kube-derive turns every `Option` into `nullable: true`. The API server then *keeps* a `null` instead of
 /// pruning or defaulting it, and a PUT of null would beat a default and a transition rule together.
@@ -40,6 +44,9 @@ fn strip(value: &mut Value) {
                 && (format.starts_with("uint") || format == "double")
             {
                 map.remove("format");
+            }
+            if map.get("format").is_some_and(|format| format == "date-time") {
+                map.insert("pattern".into(), READABLE_TIME.into());
             }
             if let Some(Value::Array(variants)) = map.get_mut("enum") {
                 variants.retain(|v| !v.is_null());
