@@ -91,8 +91,9 @@ pub enum Kind {
 pub enum Step {
     /// Adds our finalizer; only on an object that is not being deleted, at the resourceVersion seen.
     AddFinalizer { of: Ref, finalizer: &'static str, finalizers: Vec<String>, resource_version: String },
-    /// Removes every occurrence of our finalizer, and no other, at the resourceVersion seen.
-    RemoveFinalizer { of: Ref, finalizer: &'static str, finalizers: Vec<String>, resource_version: String },
+    /// Removes every occurrence of our finalizer, and no other, while the list is as it was seen, from the object with
+    /// that uid: a paused operator otherwise lets go what was made again under the same name.
+    RemoveFinalizer { of: Ref, uid: Option<String>, finalizer: &'static str, finalizers: Vec<String> },
     /// Writes leaseRef where it is empty. The schema's write-once rule decides who wins.
     Bind { mac_node: String, mac_node_uid: String, lease_ref: LeaseRef },
     /// Raises the floor of this lease.

@@ -120,9 +120,9 @@ pub fn decide(facts: &Facts) -> Plan {
         if facts.deleted() && has_finalizer && !facts.pod.is_unknown() {
             plan.steps.push(Step::RemoveFinalizer {
                 of: facts.own_ref(),
+                uid: facts.instance.uid(),
                 finalizer: FINALIZER_INSTANCE,
                 finalizers,
-                resource_version,
             });
         }
     }
@@ -198,10 +198,9 @@ fn remove(pod: &Pod, plan: &mut Plan) {
     if pod.finalizers().iter().any(|f| f == FINALIZER_POD) {
         plan.steps.push(Step::RemoveFinalizer {
             of,
+            uid: pod.uid(),
             finalizer: FINALIZER_POD,
             finalizers: pod.finalizers().to_vec(),
-            // a deletion just above changes the version: an empty one means "as it is", the step tests the list instead
-            resource_version: String::new(),
         });
     }
 }

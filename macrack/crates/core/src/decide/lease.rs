@@ -112,13 +112,12 @@ pub fn decide(facts: &Facts) -> Plan {
         plan.wake_at(moment);
     }
     if may_go(facts, end.as_ref()) && facts.has_finalizer() {
-        let resource_version = facts.lease.resource_version().unwrap_or_default();
         let finalizers = facts.lease.finalizers().to_vec();
         plan.steps.push(Step::RemoveFinalizer {
             of: facts.own_ref(),
+            uid: facts.lease.uid(),
             finalizer: FINALIZER_LEASE,
             finalizers,
-            resource_version,
         });
     }
     write_status(facts, end, &mut plan);

@@ -3,7 +3,7 @@
 use macrack_api::{names, rack::node::VmState::*};
 use macrack_core::{plan::Step, seen::Seen};
 
-use super::rack::{Rack, new_lease, time};
+use super::rack::{Rack, new_lease, time, uid};
 
 const OURS: &str = names::FINALIZER_LEASE;
 
@@ -19,10 +19,11 @@ fn deleted_with(finalizers: &[&str]) -> Rack {
 #[test]
 fn the_list_as_it_was_seen_goes_along_so_that_a_stale_one_fails() {
     let pass = deleted_with(&["a.example/x", OURS, "b.example/y"]).lease_pass();
-    let [Step::RemoveFinalizer { finalizer, finalizers, .. }] = pass.plan.steps.as_slice() else {
+    let [Step::RemoveFinalizer { finalizer, finalizers, uid: of, .. }] = pass.plan.steps.as_slice() else {
         panic!("{:?}", pass.steps());
     };
     assert_eq!(*finalizer, OURS);
+    assert_eq!(*of, Some(uid("ci")), "and what is made again under this name keeps its own");
     assert_eq!(finalizers, &["a.example/x", OURS, "b.example/y"]);
 }
 

@@ -27,7 +27,7 @@ pub(super) fn finalizer(facts: &Facts, plan: &mut Plan) {
             plan.steps.push(Step::AddFinalizer { of, finalizer: FINALIZER_NODE, finalizers, resource_version });
         }
         (false, true) if facts.claim.is_absent() => {
-            plan.steps.push(Step::RemoveFinalizer { of, finalizer: FINALIZER_NODE, finalizers, resource_version });
+            plan.steps.push(Step::RemoveFinalizer { of, uid: node.uid(), finalizer: FINALIZER_NODE, finalizers });
         }
         _ => {}
     }
