@@ -1,6 +1,6 @@
 //! What must be looked at again when something changed.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Resource, ResourceExt};
@@ -161,7 +161,11 @@ pub(crate) fn namespace(world: &World, change: &Change<Namespace>) -> Vec<Work> 
     if !began {
         return Vec::new();
     }
+    // its leases that wait leave the line: those behind them move up
+    let theirs = world.leases.all().into_iter().filter(|l| l.namespace().as_ref() == Some(&change.key.name));
+    let moved: BTreeSet<String> = theirs.map(|l| l.spec.node_class_name.clone()).collect();
     of(Kind::MacNode, world.nodes.by("namespace", &change.key.name))
+        .chain(moved.iter().flat_map(|class| of(Kind::MacNodeLease, world.leases.by("waiting", class))))
         .chain(of(Kind::MacOSInstance, world.instances.by("namespace", &change.key.name)))
         .collect()
 }

@@ -1,13 +1,13 @@
 //! The facts of one lease.
 
 use kube::ResourceExt;
-use macrack_api::{MacNode, MacNodeLease, names};
+use macrack_api::{MacNode, MacNodeLease, names, rack::node::MacNodeReason};
 use macrack_core::{
     clock::Clocks,
     decide::{
         self,
         lease::{Candidate, Facts, free_at},
-        node::leasable,
+        node::{Leasable, leasable},
     },
     plan::{Kind, Ref},
     seen::Seen,
@@ -80,6 +80,7 @@ fn candidates(sources: &Sources, lease: &MacNodeLease, clocks: &Clocks) -> Vec<C
     let world = &sources.world;
     let class = world.node_classes.get(&Key::cluster(&lease.spec.node_class_name)).map(|c| c.as_ref().clone());
     let nodes = world.nodes.by("class", &lease.spec.node_class_name);
+    let dying = is_dying(sources, lease);
     let one = |node: &MacNode| {
         let name = node.name_any();
         let kube_node = world.kube_nodes.get(&Key::cluster(names::node(&name))).map(|n| n.as_ref().clone());
@@ -89,7 +90,11 @@ fn candidates(sources: &Sources, lease: &MacNodeLease, clocks: &Clocks) -> Vec<C
             .iter()
             .any(|l| l.uid() != lease.uid() && decide::lease::claims(l, clocks));
         Candidate {
-            leasable: leasable(node, &class, &kube_node, claimed, clocks.operator),
+            leasable: if dying {
+                Leasable::No(MacNodeReason::Deleting, "the namespace of this lease is being deleted".into())
+            } else {
+                leasable(node, &class, &kube_node, claimed, clocks.operator)
+            },
             free_at: free_at(node),
             remembered: decide::node::remembered_floor(node),
             uid: node.uid().unwrap_or_default(),
@@ -105,6 +110,14 @@ fn ahead(sources: &Sources, lease: &MacNodeLease) -> usize {
     let world = &sources.world;
     let rank = |l: &MacNodeLease| (l.creation_timestamp().map(|t| t.0), l.namespace(), l.name_any());
     let mine = rank(lease);
-    let waits = |l: &MacNodeLease| l.uid().is_some_and(|uid| world.nodes.by("lease", &uid).is_empty());
+    let waits =
+        |l: &MacNodeLease| l.uid().is_some_and(|uid| world.nodes.by("lease", &uid).is_empty()) && !is_dying(sources, l);
     world.leases.by("waiting", &lease.spec.node_class_name).iter().filter(|l| rank(l) < mine && waits(l)).count()
+}
+
+/// Whether its namespace is being deleted: it still waits there while the namespace's pods end, and would take a Mac for
+/// a day in which nobody can use it.
+fn is_dying(sources: &Sources, lease: &MacNodeLease) -> bool {
+    let namespace = sources.world.namespaces.get(&Key::cluster(lease.namespace().unwrap_or_default()));
+    namespace.present().is_some_and(|ns| ns.metadata.deletion_timestamp.is_some())
 }
