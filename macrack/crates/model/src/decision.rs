@@ -10,8 +10,7 @@ use std::{
 };
 
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
-use macrack_api::{MacNode, MacNodeLease, MacOSInstance, RackConfigSpec, rack::node::VmState};
+use macrack_api::{MacNode, MacOSInstance, RackConfigSpec, rack::node::VmState};
 use macrack_core::{
     check,
     clock::Clocks,
@@ -43,8 +42,8 @@ pub enum Of {
 pub enum Act {
     /// Puts our finalizer on.
     Hold(Of),
-    /// Takes it off.
-    LetGo(Of),
+    /// Takes it off, of the object with that uid.
+    LetGo(Of, Uid),
     /// Writes leaseRef.
     Bind { mac: u8, uid: Uid, to: LeaseRef },
     /// Raises the floor.
@@ -73,6 +72,8 @@ pub enum Status {
 /// What one pass decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
+    /// uid of the object that it is about.
+    pub uid: Uid,
     /// In order.
     pub acts: Vec<Act>,
     /// Written last.
@@ -167,7 +168,12 @@ pub fn decide(facts: Facts) -> Arc<Decision> {
     if let Some(known) = memory().get(&facts) {
         return known.clone();
     }
-    let decision = Arc::new(anew(&facts));
+    let uid = match &facts.about {
+        About::Mac { mac, .. } => mac.uid,
+        About::Lease { lease, .. } => lease.uid,
+        About::Instance { instance, .. } => instance.uid,
+    };
+    let decision = Arc::new(Decision { uid, ..anew(&facts) });
     memory().insert(facts, decision.clone());
     decision
 }
@@ -307,6 +313,7 @@ fn awards_blindly(mac: &Mac, plan: &Plan) -> Option<String> {
 
 fn taken(plan: &Plan, broken: Option<String>) -> Decision {
     Decision {
+        uid: 0,
         acts: plan.steps.iter().filter_map(act).collect(),
         status: plan.status.as_ref().map_or(Status::Kept, status),
         wakes: plan.wake.is_some(),
@@ -327,7 +334,7 @@ fn act(step: &Step) -> Option<Act> {
     let slots = |all: &[macrack_api::rack::node::Slot]| all.iter().map(slot_of).collect();
     Some(match step {
         Step::AddFinalizer { of: object, .. } => Act::Hold(of(object)?),
-        Step::RemoveFinalizer { of: object, .. } => Act::LetGo(of(object)?),
+        Step::RemoveFinalizer { of: object, uid, .. } => Act::LetGo(of(object)?, uid_of(uid.as_deref()?)),
         Step::Bind { mac_node, mac_node_uid, lease_ref } => {
             Act::Bind { mac: number(mac_node), uid: uid_of(mac_node_uid), to: lease_ref_of(lease_ref) }
         }
@@ -361,9 +368,4 @@ fn status(value: &Value) -> Status {
         return Status::Lease { told: told.map(|((s, bound), floor)| Told { mac: number(s), bound, floor }), end };
     }
     Status::Mac { quarantined: value["quarantine"].as_array().is_some_and(|q| !q.is_empty()) }
-}
-
-/// The uid of an expanded lease, for those who compare.
-pub fn uid_of_lease(lease: &MacNodeLease) -> Uid {
-    lease.uid().as_deref().map_or(0, uid_of)
 }

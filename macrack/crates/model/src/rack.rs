@@ -177,7 +177,7 @@ impl World {
             }
         }
         if to.is_none() {
-            self.tell(of, &decision.status);
+            self.tell(of, decision);
         }
     }
 
@@ -189,7 +189,7 @@ impl World {
     fn act(&mut self, act: &Act) -> Result<(), Refused> {
         match act {
             Act::Hold(of) => self.hold(*of),
-            Act::LetGo(of) => self.let_go(*of),
+            Act::LetGo(of, uid) => self.let_go(*of, *uid),
             Act::Bind { mac, uid, to } => self.bind(*mac, *uid, *to),
             Act::Raise { mac, lease, to } => self.patch(*mac, Some(*lease), |m| {
                 m.lease.iter_mut().for_each(|r| r.floor = *to);
@@ -245,7 +245,9 @@ impl World {
         let at = usize::from(n);
         let (operator, server) = (self.operator, self.server);
         match self.given[at] {
-            Some(given) if given.lease == to.lease && !given.released => {
+            // one that was released a moment ago: nobody's, and soon released again
+            Some(given) if given.lease == to.lease && given.released => {}
+            Some(given) if given.lease == to.lease => {
                 // one that its lease never told may begin anew, and then ends later
                 let told = self.api.leases.iter().flatten().any(|l| l.uid == to.lease && l.told.is_some());
                 if (told && to.bound != given.bound) || to.floor < given.floor {
@@ -255,6 +257,7 @@ impl World {
             Some(given) if operator < given.floor || server < given.floor => {
                 self.breaks("a chassis was given to another lease before its floor by both clocks");
             }
+            _ if to.bound < operator.max(server) => self.breaks("a lease was bound by a clock of the past"),
             _ => {}
         }
         let foreign = self.chassis[at].tenants().iter().any(|t| *t != to.tenant);
@@ -276,7 +279,13 @@ impl World {
         Ok(())
     }
 
-    fn let_go(&mut self, of: Of) -> Result<(), Refused> {
+    fn let_go(&mut self, of: Of, uid: Uid) -> Result<(), Refused> {
+        if self.uid(of) != Some(uid) {
+            return Err(Refused);
+        }
+        if let Some(rule) = self.holds_still(of) {
+            self.breaks(rule);
+        }
         let finalizer = match of {
             Of::Mac(n) => slot_mut(&mut self.api.macs, n).map(|m| &mut m.finalizer),
             Of::Lease(t) => slot_mut(&mut self.api.leases, t).map(|l| &mut l.finalizer),
@@ -286,6 +295,35 @@ impl World {
         *finalizer = false;
         self.collect();
         Ok(())
+    }
+
+    /// uid of the object of that name now.
+    fn uid(&self, of: Of) -> Option<Uid> {
+        let api = &self.api;
+        match of {
+            Of::Mac(n) => api.macs[usize::from(n)].as_ref().map(|m| m.uid),
+            Of::Lease(t) => api.leases[usize::from(t)].as_ref().map(|l| l.uid),
+            Of::Instance(n) => api.instances[usize::from(n)].as_ref().map(|i| i.uid),
+        }
+    }
+
+    /// Why this object must not go yet.
+    fn holds_still(&self, of: Of) -> Option<&'static str> {
+        let macs = || self.api.macs.iter().flatten();
+        match of {
+            // one that is not being deleted gets its finalizer back in the next pass
+            Of::Mac(n) => self.mac(n).filter(|m| m.deleting)?.lease.map(|_| "a MacNode went with a lease on it"),
+            Of::Lease(t) => {
+                let lease = self.api.leases[usize::from(t)].as_ref()?;
+                let held = macs().any(|m| m.lease.is_some_and(|r| r.lease == lease.uid));
+                (held && lease.end != Some(End::Broken)).then_some("a lease was let go while it holds a chassis")
+            }
+            Of::Instance(n) => {
+                let instance = self.api.instances[usize::from(n)].as_ref()?;
+                let held = macs().any(|m| !m.retired && m.slots.iter().any(|s| s.uid == instance.uid));
+                held.then_some("an instance was let go while it has a slot")
+            }
+        }
     }
 
     /// Objects that are being deleted and that nothing holds are gone.
@@ -299,8 +337,13 @@ impl World {
         sweep(&mut api.instances, |i| i.deleted.is_some() && !i.finalizer);
     }
 
-    fn tell(&mut self, of: Of, status: &Status) {
-        match (of, status) {
+    /// Writes the status, if the object is still the one that it was decided for: without its uid in the write a
+    /// paused operator told a lease made again under the same name the clock of the lease before it.
+    fn tell(&mut self, of: Of, decision: &Decision) {
+        if self.uid(of) != Some(decision.uid) {
+            return;
+        }
+        match (of, &decision.status) {
             (Of::Mac(n), Status::Mac { quarantined }) => {
                 if let Some(mac) = slot_mut(&mut self.api.macs, n) {
                     mac.quarantined = *quarantined;
@@ -455,11 +498,6 @@ impl World {
             }
         }
         None
-    }
-
-    /// Whether a lease that has ended by retirement is on its own.
-    pub fn is_broken_lease(lease: &Lease) -> bool {
-        lease.end == Some(End::Broken)
     }
 }
 

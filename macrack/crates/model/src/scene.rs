@@ -27,8 +27,12 @@ pub struct Scene {
     pub maximum: Option<Hour>,
     /// Whether agents refuse a third VM by themselves.
     pub agents_count: bool,
+    /// The tenants that have asked for a lease already.
+    pub unbound: Vec<u8>,
     /// The tenants that have their lease already, and the instances that run already.
     pub begun: (Vec<u8>, Vec<u8>),
+    /// Caches that may fall behind, each alone or with the others.
+    pub freezes: Vec<Which>,
     /// What must be met on the way, or the scene shows nothing.
     pub meets: Vec<Sight>,
 }
@@ -123,9 +127,8 @@ impl Scene {
             let instance = api.instances[usize::from(n)].as_ref();
             let live = instance.is_some_and(|i| i.deleted.is_none());
             let tenant = usize::from(OWNER[usize::from(n)]);
-            // admission takes instances only for a lease that has its chassis
-            let bound = api.leases[tenant].as_ref().is_some_and(|l| l.told.is_some() && l.end.is_none());
-            let open = instance.is_none() && bound && !api.ending[tenant];
+            // admission would wait until the lease has its chassis; nothing here rests on admission
+            let open = instance.is_none() && api.leases[tenant].is_some() && !api.ending[tenant];
             let mut may = |yes: bool, event: Event| events.extend(yes.then_some(event));
             may(left.make_instance > 0 && open, Event::MakeInstance(n));
             may(left.delete_instance > 0 && live, Event::DeleteInstance(n));
@@ -155,14 +158,14 @@ impl Scene {
         }
     }
 
-    fn time(world: &World, events: &mut Vec<Event>) {
+    fn time(&self, world: &World, events: &mut Vec<Event>) {
         if world.left.tick > 0 {
             events.extend([(3, 3), (24, 24), (24, 0), (0, 24)].map(|(o, s)| Event::Tick(o, s)));
         }
         if world.frozen.is_some() {
             events.push(Event::Thaw);
         } else if world.left.freeze > 0 {
-            events.extend([Which::All, Which::Macs, Which::Leases, Which::Instances].map(Event::Freeze));
+            events.extend(self.freezes.iter().copied().map(Event::Freeze));
         }
     }
 
@@ -256,6 +259,9 @@ impl Model for Scene {
 
     fn init_states(&self) -> Vec<World> {
         let mut world = World::new(self.macs, self.budget.clone());
+        for &tenant in &self.unbound {
+            world.make_lease(tenant, self.maximum);
+        }
         for &tenant in &self.begun.0 {
             world.make_lease(tenant, self.maximum);
             rest::settle(&mut world, self.agents_count);
@@ -277,7 +283,7 @@ impl Model for Scene {
         }
         self.tenants(world, events);
         self.macs(world, events);
-        Self::time(world, events);
+        self.time(world, events);
     }
 
     fn next_state(&self, world: &World, event: Event) -> Option<World> {
