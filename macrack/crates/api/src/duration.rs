@@ -7,6 +7,30 @@ use std::{fmt, str::FromStr};
 
 /// The pattern that every duration field's schema carries. Its minLength is 2.
 pub const PATTERN: &str = r"^([0-9]{1,5}h)?([0-9]{1,6}m)?([0-9]{1,7}s)?$";
+/// CEL: the text has the form of a duration. Said in words beside the schema's own pattern.
+pub(crate) fn of_duration_form() -> String {
+    format!("self.matches('{PATTERN}')")
+}
+
+/// CEL: a rule about a duration, judged only of what has the form of one: CEL itself answers anything else with an
+/// error that tells a person nothing.
+pub(crate) fn well_formed(rule: &str) -> String {
+    format!("!self.matches('{PATTERN}') || ({rule})")
+}
+
+/// CEL: a duration is not lowered. One that was stored without the form of a duration may be mended.
+pub(crate) fn never_lowered() -> String {
+    well_formed(&format!("!oldSelf.matches('{PATTERN}') || duration(self) >= duration(oldSelf)"))
+}
+
+/// CEL, on a lease's spec: the maximum is not below the minimum.
+pub(crate) fn maximum_not_below_minimum() -> String {
+    format!(
+        "!has(self.maximumDuration) || ![self.maximumDuration, self.minimumDuration].all(d, d.matches('{PATTERN}')) || \
+         duration(self.maximumDuration) >= duration(self.minimumDuration)"
+    )
+}
+
 /// Longest accepted text.
 pub const MAX_LENGTH: usize = 16;
 /// Longest accepted duration: 366 days.

@@ -37,12 +37,21 @@ impl Quantity {
         u64::try_from(thousandths * scale / 1000).ok()
     }
 
-    /// A quantity of that many bytes in the largest binary unit that divides them.
+    /// A quantity of that many bytes in the largest unit that divides them, binary or decimal.
     pub fn bytes(n: u64) -> Self {
-        let (suffix, scale) = [("Ti", 1u64 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)]
-            .into_iter()
-            .find(|(_, scale)| n > 0 && n.is_multiple_of(*scale))
-            .unwrap_or(("", 1));
+        let (suffix, scale) = [
+            ("Ti", 1u64 << 40),
+            ("T", 1_000_000_000_000),
+            ("Gi", 1 << 30),
+            ("G", 1_000_000_000),
+            ("Mi", 1 << 20),
+            ("M", 1_000_000),
+            ("Ki", 1 << 10),
+            ("k", 1_000),
+        ]
+        .into_iter()
+        .find(|(_, scale)| n > 0 && n.is_multiple_of(*scale))
+        .unwrap_or(("", 1));
         Self(format!("{}{suffix}", n / scale))
     }
 }
@@ -78,6 +87,17 @@ impl JsonSchema for Quantity {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_are_said_in_the_unit_that_they_were_bought_in() {
+        for (bytes, text) in
+            [(64u64 << 30, "64Gi"), (2_000_000_000, "2G"), (250_000_000_000, "250G"), (1 << 20, "1Mi"), (7, "7")]
+        {
+            assert_eq!(Quantity::bytes(bytes).0, text);
+            assert_eq!(Quantity::bytes(bytes).value(), Some(bytes));
+        }
+        assert_eq!(Quantity::bytes(0).0, "0");
+    }
 
     #[test]
     fn quantities_mean_what_kubernetes_means() {

@@ -172,6 +172,7 @@ fn way_out(reason: &str) -> Option<&'static str> {
         "NotWiped" | "Reconciling" => "It can be leased by itself after that; nothing shortens it.",
         "Deleting" => "Create it anew once it is gone.",
         // MacNodeLease
+        "Binding" => "It takes a moment.",
         "NoChassisFree" => {
             "It is bound by itself as soon as one is free; another class may have one now: kubectl get mnc."
         }

@@ -118,7 +118,7 @@ async fn interrupted() {
 
 async fn run(args: &Args, say: Say) -> Result<Ending> {
     say.line(LICENCE);
-    let dir = fresh(&args.dir)?;
+    let (dir, _alone) = fresh(&args.dir)?;
     let began = Instant::now();
     let cluster = tokio::select! {
         cluster = Cluster::new(&args.assets, &args.bin_dir, &dir, args.kubeconfig.as_deref()) => Arc::new(cluster?),
@@ -164,11 +164,15 @@ async fn account(args: &Args, say: Say, cluster: &Arc<Cluster>, dir: &Path, told
     std::future::pending().await
 }
 
-/// The folder, without what an earlier demo left in it but for the goldens.
-fn fresh(dir: &Path) -> Result<PathBuf> {
+/// The folder, without what an earlier demo left in it but for the goldens; and the lock by which a second demo knows
+/// that it is in use, before it touches anything in it.
+fn fresh(dir: &Path) -> Result<(PathBuf, fs::File)> {
     let named = || format!("the demo's folder {}", dir.display());
     fs::create_dir_all(dir).with_context(named)?;
     let dir = dir.canonicalize().with_context(named)?;
+    let lock = fs::File::create(dir.join("demo.lock")).with_context(named)?;
+    lock.try_lock()
+        .with_context(|| format!("another demo runs in {}: end it first, or choose another --dir", dir.display()))?;
     for old in ["logs", "bin", "kubectl-cache"] {
         match fs::remove_dir_all(dir.join(old)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).with_context(named),
@@ -176,7 +180,7 @@ fn fresh(dir: &Path) -> Result<PathBuf> {
         }
     }
     fs::create_dir_all(dir.join("logs")).with_context(named)?;
-    Ok(dir)
+    Ok((dir, lock))
 }
 
 /// MacRack, its operator, four Macs and two tenants, ready.

@@ -4,7 +4,11 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Condition, words::words};
+use crate::{
+    Condition,
+    duration::{of_duration_form, well_formed},
+    words::words,
+};
 
 /// Settings. None of them weakens the three rules: there is no number of VMs and no floor here.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -23,7 +27,8 @@ pub struct RackConfigSpec {
     /// How long a Node may be not Ready before its chassis is called Unreachable.
     #[serde(default = "minute")]
     #[schemars(length(min = 2, max = 16), regex(pattern = r"^([0-9]{1,5}h)?([0-9]{1,6}m)?([0-9]{1,7}s)?$"))]
-    #[x_kube(validation = Rule::new("duration(self) >= duration('10s') && duration(self) <= duration('24h')").message("[duration-bound] spec.heartbeatTimeout: between 10s and 24h; the default is 1m"))]
+    #[x_kube(validation = Rule::new(of_duration_form()).message("[duration-form] spec.heartbeatTimeout: hours, minutes, seconds in that order, e.g. 24h, 90m, 36h30m; a day is 24h"))]
+    #[x_kube(validation = Rule::new(well_formed("duration(self) >= duration('10s') && duration(self) <= duration('24h')")).message("[duration-bound] spec.heartbeatTimeout: between 10s and 24h; the default is 1m"))]
     pub heartbeat_timeout: String,
     /// What is done about a stuck VM counter.
     #[serde(default)]
@@ -57,7 +62,8 @@ pub struct QuotaPolicy {
     /// How long a Mac may take to come back.
     #[serde(default = "half_hour")]
     #[schemars(length(min = 2, max = 16), regex(pattern = r"^([0-9]{1,5}h)?([0-9]{1,6}m)?([0-9]{1,7}s)?$"))]
-    #[x_kube(validation = Rule::new("duration(self) >= duration('1m') && duration(self) <= duration('24h')").message("[duration-bound] spec.quota.deadline: between 1m and 24h; the default is 30m"))]
+    #[x_kube(validation = Rule::new(of_duration_form()).message("[duration-form] spec.quota.deadline: hours, minutes, seconds in that order, e.g. 24h, 90m, 36h30m; a day is 24h"))]
+    #[x_kube(validation = Rule::new(well_formed("duration(self) >= duration('1m') && duration(self) <= duration('24h')")).message("[duration-bound] spec.quota.deadline: between 1m and 24h; the default is 30m"))]
     pub deadline: String,
 }
 
@@ -104,7 +110,8 @@ pub struct ImageCache {
     /// An unused golden is evicted after this time.
     #[serde(default = "week")]
     #[schemars(length(min = 2, max = 16), regex(pattern = r"^([0-9]{1,5}h)?([0-9]{1,6}m)?([0-9]{1,7}s)?$"))]
-    #[x_kube(validation = Rule::new("duration(self) >= duration('1m') && duration(self) <= duration('8784h')").message("[duration-bound] spec.imageCache.evictAfter: between 1m and 8784h; the default is 168h"))]
+    #[x_kube(validation = Rule::new(of_duration_form()).message("[duration-form] spec.imageCache.evictAfter: hours, minutes, seconds in that order, e.g. 24h, 90m, 36h30m; a day is 24h"))]
+    #[x_kube(validation = Rule::new(well_formed("duration(self) >= duration('1m') && duration(self) <= duration('8784h')")).message("[duration-bound] spec.imageCache.evictAfter: between 1m and 8784h; the default is 168h"))]
     pub evict_after: String,
 }
 

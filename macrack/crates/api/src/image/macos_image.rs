@@ -20,6 +20,7 @@ use crate::{Condition, Quantity, words::words};
     printcolumn(name = "CACHED-ON", type_ = "string", json_path = ".status.cachedOn"),
     printcolumn(name = "REASON", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "MESSAGE", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     validation = Rule::new("size(self.metadata.name) <= 63").message("[name-63] metadata.name: at most 63 characters; choose a shorter name"),
     validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.phase) || oldSelf.status.phase != 'Ready' || self.spec == oldSelf.spec").message("[image-fixed-once-ready] spec: immutable once Ready; a new macOS or Xcode is a new MacOSImage")
 )]

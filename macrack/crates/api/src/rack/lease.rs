@@ -13,7 +13,11 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Condition, words::words};
+use crate::{
+    Condition,
+    duration::{maximum_not_below_minimum, never_lowered, of_duration_form, well_formed},
+    words::words,
+};
 
 /// What a tenant asks for: one Mac of a class, nobody else's, until at least the floor.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -38,7 +42,7 @@ use crate::{Condition, words::words};
     validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.end) || (has(self.status) && has(self.status.end) && self.status.end == oldSelf.status.end)").message("[ended-is-final] status.end: written once"),
     validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.earliestReleaseAt) || (has(self.status) && has(self.status.earliestReleaseAt) && timestamp(self.status.earliestReleaseAt) >= timestamp(oldSelf.status.earliestReleaseAt))").message("[floor-never-falls] status.earliestReleaseAt: never lowered or dropped")
 )]
-#[x_kube(validation = Rule::new("!has(self.maximumDuration) || duration(self.maximumDuration) >= duration(self.minimumDuration)").message("[maximum-not-below-minimum] spec.maximumDuration: shorter than spec.minimumDuration (24h unless set); raise it, or leave it out"))]
+#[x_kube(validation = Rule::new(maximum_not_below_minimum()).message("[maximum-not-below-minimum] spec.maximumDuration: shorter than spec.minimumDuration (24h unless set); raise it, or leave it out"))]
 pub struct MacNodeLeaseSpec {
     /// The MacNodeClass wanted. Immutable once bound.
     #[schemars(
@@ -54,14 +58,16 @@ pub struct MacNodeLeaseSpec {
     /// (Apple's licence); may be raised, never lowered. Form: 24h, 36h30m.
     #[serde(default = "day")]
     #[schemars(length(min = 2, max = 16), regex(pattern = r"^([0-9]{1,5}h)?([0-9]{1,6}m)?([0-9]{1,7}s)?$"))]
-    #[x_kube(validation = Rule::new("duration(self) >= duration('24h')").message("[minimum-24h] spec.minimumDuration: a Mac is leased for at least 24h (macOS licence); write 24h or more, e.g. 36h30m"))]
-    #[x_kube(validation = Rule::new("duration(self) <= duration('8784h')").message("[duration-bound] spec.minimumDuration: at most 8784h (366 days); write less"))]
-    #[x_kube(validation = Rule::new("duration(self) >= duration(oldSelf)").message("[minimum-only-rises] spec.minimumDuration: may be raised, never lowered; leave it as it was"))]
+    #[x_kube(validation = Rule::new(of_duration_form()).message("[duration-form] spec.minimumDuration: hours, minutes, seconds in that order, e.g. 24h, 90m, 36h30m; a day is 24h"))]
+    #[x_kube(validation = Rule::new(well_formed("duration(self) >= duration('24h')")).message("[minimum-24h] spec.minimumDuration: a Mac is leased for at least 24h (macOS licence); write 24h or more, e.g. 36h30m"))]
+    #[x_kube(validation = Rule::new(well_formed("duration(self) <= duration('8784h')")).message("[duration-bound] spec.minimumDuration: at most 8784h (366 days); write less"))]
+    #[x_kube(validation = Rule::new(never_lowered()).message("[minimum-only-rises] spec.minimumDuration: may be raised, never lowered; leave it as it was"))]
     pub minimum_duration: String,
     /// The lease ends by itself after this time. Not below minimumDuration. Without it, it lasts until it is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 2, max = 16), regex(pattern = r"^([0-9]{1,5}h)?([0-9]{1,6}m)?([0-9]{1,7}s)?$"))]
-    #[x_kube(validation = Rule::new("duration(self) <= duration('8784h')").message("[duration-bound] spec.maximumDuration: at most 8784h (366 days); write less"))]
+    #[x_kube(validation = Rule::new(of_duration_form()).message("[duration-form] spec.maximumDuration: hours, minutes, seconds in that order, e.g. 24h, 90m, 36h30m; a day is 24h"))]
+    #[x_kube(validation = Rule::new(well_formed("duration(self) <= duration('8784h')")).message("[duration-bound] spec.maximumDuration: at most 8784h (366 days); write less"))]
     pub maximum_duration: Option<String>,
     /// Goldens to have on the Mac before the first instance asks for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -172,6 +178,8 @@ words! {
     MacNodeLeaseReason {
         /// A chassis is bound.
         Bound,
+        /// A chassis is free and is being bound; it takes a moment.
+        Binding,
         /// All chassis of the class are leased or unusable; the message says when the first can come free.
         NoChassisFree,
         /// No MacNode of the class exists.

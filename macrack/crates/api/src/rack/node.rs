@@ -34,6 +34,7 @@ pub use super::node_agent::*;
     printcolumn(name = "RELEASE-AT", type_ = "string", json_path = ".status.leaseRef.earliestReleaseAt"),
     printcolumn(name = "REASON", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "MESSAGE", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     printcolumn(name = "LOCATION", type_ = "string", json_path = ".metadata.labels.topology\\.kubernetes\\.io/zone", priority = 1),
     printcolumn(name = "AGENT", type_ = "string", json_path = ".status.agent.version", priority = 1),
     printcolumn(name = "QUOTA", type_ = "string", json_path = ".status.conditions[?(@.type==\"QuotaHealthy\")].reason", priority = 1),
@@ -235,7 +236,8 @@ pub struct Quarantine {
 impl Quarantine {
     /// What `spec.clearedQuarantine` must say to clear this entry by hand.
     pub fn token(&self) -> String {
-        format!("{}@{}", self.reason, self.since.0)
+        // whole seconds, as the API server keeps them
+        format!("{}@{}", self.reason, self.since.0.strftime("%Y-%m-%dT%H:%M:%SZ"))
     }
 }
 

@@ -393,7 +393,7 @@ fn pending(facts: &Facts) -> (bool, Because, String) {
         let words = match facts.candidates.iter().find(|c| c.serial == *serial) {
             None => format!("there is no {serial} of class {class}"),
             Some(c) => match (&c.leasable, c.free_at) {
-                (Leasable::Yes, _) => format!("{serial} is being bound"),
+                (Leasable::Yes, _) => return (false, Because::Binding, format!("{serial} is being bound")),
                 (_, Some(at)) => {
                     format!("{serial} is not free; it can come free at {} ({})", rfc3339(at), span_words(now, at))
                 }
@@ -416,7 +416,7 @@ fn pending(facts: &Facts) -> (bool, Because, String) {
         format!("of {total} {class}: {leased} leased, {free} free, the rest cannot be used now")
     };
     if free > 0 && facts.ahead < free {
-        words = format!("a {class} is being bound");
+        return (false, Because::Binding, format!("a {class} is being bound"));
     } else if facts.ahead > 0 {
         words += &match facts.ahead {
             1 => "; an older lease waits too".to_owned(),
@@ -431,8 +431,12 @@ fn pending(facts: &Facts) -> (bool, Because, String) {
     (false, Because::NoChassisFree, words)
 }
 
-/// When the lease that holds this chassis could end at the earliest: its floor, or its maximum if that is known.
+/// When the lease that holds this chassis could end at the earliest: its floor. Never of a chassis that is retired or
+/// being deleted: nobody gets that one then.
 pub fn free_at(node: &MacNode) -> Option<Timestamp> {
+    if node.spec.retirement.is_some() || node.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
     node.status.as_ref()?.lease_ref.as_ref().map(|r| r.earliest_release_at.0)
 }
 

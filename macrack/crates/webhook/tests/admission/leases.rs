@@ -123,6 +123,23 @@ async fn an_omitted_minimum_is_a_day() {
     }
 }
 
+#[tokio::test]
+async fn a_day_written_as_one_is_refused_with_the_form_that_is_meant() {
+    let world = world().await;
+    let tenant = world.tenant("form").await;
+    let class = node_class();
+    create(&world.admin, &class).await.unwrap();
+    for field in ["minimumDuration", "maximumDuration"] {
+        let mut lease = tenant.lease("l", &class);
+        lease["spec"][field] = "2d".into();
+        let said = rejects(
+            create(&tenant.client, &lease).await,
+            ["[duration-form]", field, "24h, 90m, 36h30m", "a day is 24h"],
+        );
+        assert!(!said.message.contains("google.protobuf"), "{}", said.message);
+    }
+}
+
 /// The hand-over table of durations: what may stand in spec.minimumDuration, and how many seconds it is.
 const DURATIONS: [(&str, Option<u64>); 34] = [
     ("24h", Some(86_400)),

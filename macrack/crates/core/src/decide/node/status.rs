@@ -40,7 +40,7 @@ fn agent_ready(agent: Option<&AgentStatus>, kube_node: &Seen<Node>) -> Fact {
     let node = match kube_node {
         Seen::Unknown(why) => return (ConditionStatus::Unknown, Because::Unreadable, why.clone()),
         Seen::Absent => {
-            return fact(false, Because::NodeMissing, "its Node is missing and is made again");
+            return fact(false, Because::NodeMissing, "its Node is missing; it is being made");
         }
         Seen::Present(node) => node,
     };
