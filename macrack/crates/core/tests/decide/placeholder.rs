@@ -111,6 +111,9 @@ fn an_instance_tells_how_far_it_is() {
     let ended =
         rack.clone().vm("i1", Stopped).with(|r| r.agent().vms[0].message = Some("the guest shut itself down".into()));
     assert_eq!(ended.instance_pass("i1").says("Ready"), "False GuestShutdown");
+    let going = rack.clone().vm("i1", Stopped).with(|r| r.status().slots[0].order = Stop);
+    let going = going.instance_deleted("i1", "+2h").instance_pass("i1");
+    assert_eq!((going.phase().as_str(), going.says("Ready").as_str()), ("Stopping", "False Stopping"));
     let booting = rack.vm("i1", Running).with(|r| r.agent().vms[0].guest_ready = false).instance_pass("i1");
     assert_eq!((booting.phase().as_str(), booting.says("Ready").as_str()), ("Starting", "False Booting"));
 }

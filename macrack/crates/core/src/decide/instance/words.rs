@@ -195,6 +195,9 @@ fn placed(facts: &Facts) -> Word {
 }
 
 fn stopped(facts: &Facts) -> Word {
+    if facts.deleted() {
+        return (Phase::Stopping, Because::Stopping, "it is stopped; its disk is destroyed next".into());
+    }
     if facts.instance.spec.power_state == PowerState::Stopped {
         return (
             Phase::Stopped,
