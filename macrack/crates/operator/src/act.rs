@@ -101,13 +101,15 @@ impl Actor {
                 all.push((*finalizer).to_owned());
                 self.merge(of, json!({ "metadata": { "resourceVersion": resource_version, "finalizers": all } })).await
             }
-            Step::RemoveFinalizer { of, finalizer, finalizers, .. } => {
+            Step::RemoveFinalizer { of, uid, finalizer, finalizers } => {
                 let left: Vec<&String> = finalizers.iter().filter(|f| f != finalizer).collect();
-                let ops = json!([
-                    { "op": "test", "path": "/metadata/finalizers", "value": finalizers },
-                    { "op": "replace", "path": "/metadata/finalizers", "value": left },
-                ]);
-                gone_is_fine(self.json_patch(&self.api(of), &of.name, false, ops).await, of, &self.api(of)).await
+                // one made again under the same name may carry the same list: it is not the one that was decided on
+                let mut ops: Vec<Value> =
+                    uid.iter().map(|uid| json!({ "op": "test", "path": "/metadata/uid", "value": uid })).collect();
+                ops.push(json!({ "op": "test", "path": "/metadata/finalizers", "value": finalizers }));
+                ops.push(json!({ "op": "replace", "path": "/metadata/finalizers", "value": left }));
+                let done = self.json_patch(&self.api(of), &of.name, false, Value::Array(ops)).await;
+                gone_is_fine(done, of, &self.api(of)).await
             }
             Step::Own { instance, resource_version, owners } => {
                 self.merge(
@@ -161,12 +163,13 @@ impl Actor {
         }
     }
 
-    /// Writes the operator's part of a status; an object that is gone has none to write.
-    pub async fn status(&self, of: &Ref, status: &Value) -> Result<(), Failure> {
+    /// Writes the operator's part of the status of the very object with that uid: one made again under the same name
+    /// must not inherit a boundAt. An object that is gone has none to write.
+    pub async fn status(&self, of: &Ref, uid: &str, status: &Value) -> Result<(), Failure> {
         let resource = resource(of.kind);
         let mut body = json!({
             "apiVersion": resource.api_version, "kind": resource.kind,
-            "metadata": { "name": of.name }, "status": status,
+            "metadata": { "name": of.name, "uid": uid }, "status": status,
         });
         if !of.namespace.is_empty() {
             body["metadata"]["namespace"] = of.namespace.clone().into();

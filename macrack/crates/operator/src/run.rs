@@ -119,7 +119,7 @@ impl Worker {
         if status == without_nulls(&pass.status) {
             return Ok(());
         }
-        self.actor.status(&pass.of, &status).await?;
+        self.actor.status(&pass.of, &pass.uid, &status).await?;
         let (before, after) = (ready(&pass.status), ready(&status));
         if let Some(after) = after.filter(|a| before.as_ref().map(|b| &b.reason) != Some(&a.reason)) {
             self.tell(pass, after).await;
