@@ -12,7 +12,7 @@ use stateright::{Checker, Expectation, Model};
 
 /// Explores a scene to its end; prints the way to what is broken.
 #[track_caller]
-fn explore(scene: Scene) {
+pub(crate) fn explore(scene: Scene) {
     let checker = scene.clone().checker().threads(2).spawn_bfs().join();
     println!(
         "{} states, {} of them different, {} deep",
@@ -36,7 +36,7 @@ fn explore(scene: Scene) {
     }
 }
 
-fn scene(budget: Budget) -> Scene {
+pub(crate) fn scene(budget: Budget) -> Scene {
     Scene {
         macs: 1,
         budget,
@@ -256,38 +256,4 @@ fn a_lease_bound_twice_runs_its_instances_on_one_mac() {
 fn a_lease_never_has_instances_on_two_macs() {
     let budget = Budget { make_lease: 1, make_instance: 1, freeze: 1, force_mac: 1, ..Budget::default() };
     explore(Scene { macs: 2, agents_count: true, begun: (vec![], vec![]), ..scene(budget) });
-}
-
-/// The same with more of everything: some minutes each. `cargo test -p macrack-model -- --ignored --test-threads 1`
-mod at_length {
-    use super::*;
-
-    #[test]
-    #[ignore = "minutes"]
-    fn a_held_lease_new_instances_and_caches_that_stopped() {
-        let budget = Budget { delete_lease: 1, make_instance: 1, tick: 2, freeze: 1, ..Budget::default() };
-        explore(Scene { names: vec![0, 1], ..scene(budget) });
-    }
-
-    #[test]
-    #[ignore = "minutes"]
-    fn removed_by_force_and_caches_that_stopped() {
-        let budget = Budget { make_lease: 1, force_lease: 1, tick: 2, freeze: 1, ..Budget::default() };
-        explore(Scene { tenants: vec![0, 1], ..scene(budget) });
-    }
-
-    #[test]
-    #[ignore = "minutes"]
-    fn lost_vms_over_the_floor() {
-        let budget =
-            Budget { lose_vm: 1, make_instance: 1, delete_instance: 1, delete_lease: 1, tick: 1, ..Budget::default() };
-        explore(Scene { names: vec![0, 1], ..scene(budget) });
-    }
-
-    #[test]
-    #[ignore = "minutes"]
-    fn two_macs_and_a_deletion() {
-        let budget = Budget { make_lease: 2, delete_lease: 1, freeze: 1, crash: 1, ..Budget::default() };
-        explore(Scene { macs: 2, tenants: vec![0, 1], names: vec![], begun: (vec![], vec![]), ..scene(budget) });
-    }
 }
