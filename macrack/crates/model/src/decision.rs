@@ -241,7 +241,6 @@ fn anew(facts: &Facts) -> Decision {
                 chassis: chassis.seen(|(n, m)| expand::mac(*n, m)),
                 pod: Seen::Absent,
                 pod_in_slot: Seen::Absent,
-                image: Seen::Absent,
                 size: Seen::Present(expand::size()),
                 neighbour_sizes: neighbours.iter().map(|_| expand::size()).collect(),
                 neighbours,

@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use macrack_api::{
-    InstanceClassSpec, MacNode, MacNodeClassSpec, MacNodeLease, MacOSImage, MacOSInstance, MacOSInstanceStatus,
+    InstanceClassSpec, MacNode, MacNodeClassSpec, MacNodeLease, MacOSInstance, MacOSInstanceStatus,
     names::{self, FINALIZER_INSTANCE, FINALIZER_POD},
     rack::node::{Order, Slot, Vm, VmState},
 };
@@ -37,8 +37,6 @@ pub struct Facts {
     pub pod: Seen<Pod>,
     /// Whether the VM that this pod stands for, by its label, is in a slot of any chassis.
     pub pod_in_slot: Seen<bool>,
-    /// Its image.
-    pub image: Seen<MacOSImage>,
     /// Its size.
     pub size: Seen<InstanceClassSpec>,
     /// The sizes of the neighbours.

@@ -416,7 +416,6 @@ impl Rack {
             chassis: Seen::Present(self.node.clone()),
             pod: self.pod.clone(),
             pod_in_slot: self.pod_in_slot.clone(),
-            image: Seen::Absent,
             size: size(&instance).into(),
             neighbour_sizes: neighbours.iter().filter_map(size).collect(),
             node_class: Seen::Present(self.class.spec.clone()),

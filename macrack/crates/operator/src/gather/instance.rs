@@ -37,7 +37,6 @@ pub async fn instance(sources: &Sources, key: &Key) -> Option<Pass> {
         lease: world.leases.get(&Key::new(&key.namespace, &instance.spec.lease_name)).map(|l| l.as_ref().clone()),
         pod_in_slot: in_slot(sources, pod.present(), &uid).await,
         pod,
-        image: world.images.get(&Key::cluster(&instance.spec.image_name)).map(|i| i.as_ref().clone()),
         size: size(&instance),
         neighbour_sizes: neighbours.iter().filter_map(|n| size(n).present().cloned()).collect(),
         node_class: match chassis.present() {
