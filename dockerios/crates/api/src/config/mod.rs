@@ -1,0 +1,3 @@
+//! `config.dockerios.io`: how the platform behaves.
+
+pub mod platform_config;

@@ -1,0 +1,3 @@
+//! `image.dockerios.io`: golden images.
+
+pub mod macos_image;
