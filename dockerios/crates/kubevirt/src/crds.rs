@@ -30,7 +30,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
 fn opened(mut crd: CustomResourceDefinition, status: bool) -> CustomResourceDefinition {
     for version in &mut crd.spec.versions {
         version.subresources = status.then(|| CustomResourceSubresources {
-            status: Some(CustomResourceSubresourceStatus::default()),
+            status: Some(CustomResourceSubresourceStatus(serde_json::json!({}))),
             ..Default::default()
         });
         let Some(root) = version
