@@ -1,0 +1,1 @@
+//! One decider per kind: facts and `now` in, a [`crate::Plan`] out. Phase is output, never input.

@@ -1,0 +1,1 @@
+//! The objects that plans create, as pure functions of class, machine, identity and platform.
