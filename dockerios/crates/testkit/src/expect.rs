@@ -1,0 +1,225 @@
+//! What a test expects of the API, said so that a failure explains itself: who expected, what for, what was there.
+//!
+//! Waiting is a watch with a deadline, never a sleep. A refusal is judged by its status code *and* its words, so that
+//! a test cannot pass because something else was wrong.
+
+use std::fmt::Debug;
+use std::panic::Location;
+use std::pin::pin;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, bail};
+use futures::{StreamExt as _, TryFutureExt as _};
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// How long [`until`] and [`gone`] wait: for a busy machine of two cores. An event ends the wait, so a test that
+/// passes does not take longer for it.
+pub const DEADLINE: Duration = Duration::from_secs(90);
+
+/// Any object that can be watched and printed.
+pub trait Object: Resource + Clone + Debug + DeserializeOwned + Serialize + Send + 'static {}
+impl<K: Resource + Clone + Debug + DeserializeOwned + Serialize + Send + 'static> Object for K {}
+
+/// Waits until the object `name` satisfies `holds`, and returns it as it then was. `what` completes the sentence
+/// "there is no sign of …".
+///
+/// # Errors
+/// After [`DEADLINE`]; with the object as last seen.
+#[track_caller]
+pub fn until<K: Object>(
+    api: Api<K>,
+    name: &str,
+    what: &str,
+    holds: impl FnMut(&K) -> bool,
+) -> impl Future<Output = Result<K>> {
+    until_within(api, name, what, DEADLINE, holds)
+}
+
+/// [`until`], with a deadline of its own.
+///
+/// # Errors
+/// After `limit`; with the object as last seen.
+#[track_caller]
+pub fn until_within<K: Object>(
+    api: Api<K>,
+    name: &str,
+    what: &str,
+    limit: Duration,
+    mut holds: impl FnMut(&K) -> bool,
+) -> impl Future<Output = Result<K>> {
+    let meets = move |seen: &Sight<K>| matches!(seen, Sight::There(object) if holds(object));
+    let met = sight(api, name.to_owned(), what.to_owned(), limit, Location::caller(), meets);
+    met.and_then(async |sight| match sight {
+        Sight::There(object) => Ok(*object),
+        _ => bail!("an object that is not there met an expectation"),
+    })
+}
+
+/// Waits until there is no object `name`.
+///
+/// # Errors
+/// After [`DEADLINE`]; with the object as last seen: its finalizers are what holds it.
+#[track_caller]
+pub fn gone<K: Object>(api: Api<K>, name: &str) -> impl Future<Output = Result<()>> {
+    gone_within(api, name, DEADLINE)
+}
+
+/// [`gone`], with a deadline of its own.
+///
+/// # Errors
+/// After `limit`; with the object as last seen.
+#[track_caller]
+pub fn gone_within<K: Object>(api: Api<K>, name: &str, limit: Duration) -> impl Future<Output = Result<()>> {
+    let absent = |seen: &Sight<K>| matches!(seen, Sight::Absent);
+    sight(
+        api,
+        name.to_owned(),
+        "its end".to_owned(),
+        limit,
+        Location::caller(),
+        absent,
+    )
+    .map_ok(drop)
+}
+
+/// What is known of an object.
+enum Sight<K> {
+    /// Nothing yet.
+    Unknown,
+    Absent,
+    There(Box<K>),
+}
+
+async fn sight<K: Object>(
+    api: Api<K>,
+    name: String,
+    what: String,
+    limit: Duration,
+    caller: &'static Location<'static>,
+    mut meets: impl FnMut(&Sight<K>) -> bool,
+) -> Result<Sight<K>> {
+    let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let mut events = pin!(watcher::watcher(api.clone(), only));
+    let mut last = Sight::Unknown;
+    let mut trouble = None;
+    let mut listed = false;
+    let met = async {
+        loop {
+            match events.next().await {
+                Some(Ok(Event::Apply(object))) => last = Sight::There(Box::new(object)),
+                Some(Ok(Event::InitApply(object))) => {
+                    listed = true;
+                    last = Sight::There(Box::new(object));
+                }
+                Some(Ok(Event::Delete(_))) => last = Sight::Absent,
+                Some(Ok(Event::Init)) => {
+                    listed = false;
+                    continue;
+                }
+                Some(Ok(Event::InitDone)) if listed => continue,
+                Some(Ok(Event::InitDone)) => last = Sight::Absent,
+                // the watcher tries again
+                Some(Err(error)) => {
+                    trouble = Some(error.to_string());
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+                None => bail!("the watch of {name:?} ended"),
+            }
+            trouble = None;
+            if meets(&last) {
+                return Ok(());
+            }
+        }
+    };
+    match tokio::time::timeout(limit, met).await {
+        Ok(Ok(())) => Ok(last),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(unmet(&api, &name, &what, limit, caller, &last, trouble)),
+    }
+}
+
+fn unmet<K: Object>(
+    api: &Api<K>,
+    name: &str,
+    what: &str,
+    limit: Duration,
+    caller: &Location<'_>,
+    last: &Sight<K>,
+    trouble: Option<String>,
+) -> anyhow::Error {
+    let seen = match last {
+        Sight::There(object) => format!("last seen:\n{}", shown(object.as_ref())),
+        Sight::Absent => "there is no such object".to_owned(),
+        Sight::Unknown => "it could not be read".to_owned(),
+    };
+    let trouble = trouble.map_or_else(String::new, |error| format!("\nthe watch failed: {error}"));
+    anyhow!(
+        "{caller}: {}/{name}: no sign of {what} in {limit:.1?}; {seen}{trouble}",
+        api.resource_url()
+    )
+}
+
+/// As YAML, without managedFields, which nobody reads.
+fn shown<K: Object>(object: &K) -> String {
+    let mut plain = object.clone();
+    plain.meta_mut().managed_fields = None;
+    serde_yaml::to_string(&plain).unwrap_or_else(|_| format!("{plain:?}"))
+}
+
+/// What an accepted request returned.
+///
+/// # Errors
+/// When it was refused or never answered; with the API server's words.
+#[track_caller]
+pub fn accepted<T>(result: kube::Result<T>) -> Result<T> {
+    let caller = Location::caller();
+    result.map_err(|error| match error {
+        kube::Error::Api(status) => {
+            anyhow!(
+                "{caller}: should be accepted, but: {} {}: {}",
+                status.code,
+                status.reason,
+                status.message
+            )
+        }
+        other => anyhow!("{caller}: should be accepted, but was not answered: {other}"),
+    })
+}
+
+/// The message of a refused request, once it has this status code and contains each of the fragments.
+///
+/// # Errors
+/// When it was accepted, not answered, refused with another code or for another reason; or when no fragment is given.
+#[track_caller]
+pub fn refused<T: Debug>(result: kube::Result<T>, code: u16, fragments: &[&str]) -> Result<String> {
+    let caller = Location::caller();
+    if fragments.is_empty() {
+        bail!("{caller}: a refusal is expected for a reason: name what its message must contain");
+    }
+    let status = match result {
+        Ok(object) => bail!(
+            "{caller}: should be refused with {code} ({}), but was accepted: {object:?}",
+            fragments.join(", ")
+        ),
+        Err(kube::Error::Api(status)) => status,
+        Err(other) => bail!("{caller}: should be refused with {code}, but was not answered: {other}"),
+    };
+    let missing: Vec<&&str> = fragments
+        .iter()
+        .filter(|fragment| !status.message.contains(**fragment))
+        .collect();
+    if status.code != code || !missing.is_empty() {
+        bail!(
+            "{caller}: should be refused with {code} for {fragments:?}; missing: {missing:?}; \
+             it was refused with {} {}: {}",
+            status.code,
+            status.reason,
+            status.message
+        );
+    }
+    Ok(status.message)
+}
