@@ -91,7 +91,8 @@ fn place_controller(
     let is_ours = |index: Option<&str>| index.and_then(|index| index.parse().ok()) == Some(number);
     let mut found = controllers(domain, "nvme").filter(|node| is_ours(attribute(*node, "index")));
     let slots = Slots::taken(domain, qemu, None)?;
-    // libvirt takes the serial of a controller that is written out from there alone, and demands it
+    // libvirt refuses a controller without serial, or with another than its disk's. 12.9 also takes it from the disk;
+    // written in both places it does not matter which releases do
     let serial_element = format!("<serial>{}</serial>", escaped(serial));
     let Some(controller) = found.next() else {
         let address = address_element(slots.free()?);

@@ -1,0 +1,88 @@
+//! What a command line of a macOS machine has to hold. Asserts say no value of an option that holds the key.
+
+use dockerios_substrate::{Outcome, arguments::Arguments, hook::KEY};
+use serde_json::{Map, Value};
+
+use crate::world::SERIAL;
+
+/// What no NVMe device of QEMU has: with one of them QEMU does not start.
+const NOT_OF_NVME: [&str; 2] = ["werror", "rerror"];
+
+#[track_caller]
+pub fn smc_and_hotplug_switch(arguments: &Arguments) {
+    let smc = arguments
+        .values("-device")
+        .into_iter()
+        .filter(|device| device.starts_with("isa-applesmc"));
+    let smc: Vec<&str> = smc.collect();
+    assert_eq!(smc.len(), 1, "SMCs");
+    assert!(smc[0] == format!("isa-applesmc,osk={KEY}"), "the SMC has another key");
+    let switch = "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off";
+    let switches = arguments
+        .values("-global")
+        .into_iter()
+        .filter(|global| *global == switch);
+    assert_eq!(switches.count(), 1, "{switch}");
+}
+
+#[track_caller]
+fn is(device: &Map<String, Value>, wanted: &[(&str, &str)]) {
+    for (name, value) in wanted {
+        assert_eq!(device.get(*name).and_then(Value::as_str), Some(*value), "{name}");
+    }
+    for name in NOT_OF_NVME {
+        assert_eq!(device.get(name), None, "{name} on an NVMe device");
+    }
+}
+
+/// The bootdisk on AHCI, first; and no other disk there.
+pub fn bootdisk_on_sata(arguments: &Arguments) -> Outcome {
+    let bootdisk = arguments.device("ide-hd")?;
+    assert_eq!(bootdisk["id"], "ua-bootdisk");
+    assert_eq!(bootdisk["bus"], "ide.0");
+    assert_eq!(bootdisk["bootindex"], 1);
+    Ok(())
+}
+
+fn discards(arguments: &Arguments, disk: &Map<String, Value>) -> Outcome {
+    let node = arguments.node(disk["drive"].as_str().unwrap_or_default())?;
+    assert_eq!(node["discard"], "unmap");
+    assert_eq!(node["detect-zeroes"], "unmap");
+    Ok(())
+}
+
+/// The system disk as libvirt makes it of `bus='nvme'`.
+pub fn native(arguments: &Arguments, slot: &str) -> Outcome {
+    let controller = arguments.device("nvme")?;
+    is(&controller, &[("serial", SERIAL), ("bus", "pcie.0"), ("addr", slot)]);
+    let disk = arguments.device("nvme-ns")?;
+    is(&disk, &[("id", "ua-system")]);
+    assert_eq!(disk["bus"], controller["id"]);
+    assert_eq!(disk["bootindex"], 2);
+    discards(arguments, &disk)
+}
+
+/// The system disk as the override makes it of a SATA disk.
+pub fn overridden(arguments: &Arguments, slot: &str) -> Outcome {
+    let disk = arguments.device("nvme")?;
+    is(
+        &disk,
+        &[
+            ("serial", SERIAL),
+            ("bus", "pcie.0"),
+            ("addr", slot),
+            ("id", "ua-system"),
+        ],
+    );
+    assert_eq!(disk["bootindex"], 2);
+    discards(arguments, &disk)
+}
+
+/// Both network interfaces have this model.
+#[track_caller]
+pub fn nics(arguments: &Arguments, model: &str) {
+    let devices = arguments.objects("-device");
+    let nics = devices.iter().filter(|device| device.contains_key("netdev"));
+    let models: Vec<&Value> = nics.map(|nic| &nic["driver"]).collect();
+    assert_eq!(models, [model, model]);
+}
