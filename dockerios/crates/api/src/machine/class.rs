@@ -30,6 +30,8 @@ use crate::{
     printcolumn(name = "MESSAGE", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     validation = Rule::new("size(self.metadata.name) <= 63").message("[name-63] metadata.name: at most 63 characters (it is a label of its machines); choose a shorter name")
 )]
+#[x_kube(validation = Rule::new("!self.terminationGracePeriod.matches('^([0-9]{1,5}h)?([0-9]{1,6}m)?([0-9]{1,7}s)?$') || duration(self.terminationGracePeriod) >= duration('180s')").message("[class-grace] spec.terminationGracePeriod: macOS needs up to 180s to shut down, less is a power cut; use 180s or more"))]
+#[x_kube(validation = Rule::new("!self.readinessTimeout.matches('^([0-9]{1,5}h)?([0-9]{1,6}m)?([0-9]{1,7}s)?$') || duration(self.readinessTimeout) >= duration('60s')").message("[class-readiness] spec.readinessTimeout: no guest is Ready within less than 60s, every machine would fail; use 60s or more"))]
 pub struct MacOSMachineClassSpec {
     /// The MacOSImage that machines are cloned from.
     pub image_name: Name,
@@ -50,7 +52,8 @@ pub struct MacOSMachineClassSpec {
     /// One whole GPU. Never the default: cards cannot be shared, so density is the number of cards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Gpu>,
-    /// How long a guest may take to shut down before it is cut off. 180s by default; less risks its file system.
+    /// How long a guest may take to shut down before it is cut off. 180s at least, and by default: less risks its
+    /// file system.
     #[serde(default = "three_minutes")]
     pub termination_grace_period: SpanText,
     /// From the guest's power-on to Ready; past it the machine is Failed and gives everything back.

@@ -40,15 +40,21 @@ pub fn judge(facts: &Facts) -> Verdict {
         hook(&mut bench, facts, platform);
         gpu(&mut bench, facts, platform);
     }
-    if let Some(image) = bench.see(&facts.image, "spec.imageName", &format!("MacOSImage {}", facts.class.spec.image_name))
-    {
+    if let Some(image) = bench.see(
+        &facts.image,
+        "spec.imageName",
+        &format!("MacOSImage {}", facts.class.spec.image_name),
+    ) {
         disk(&mut bench, facts, image);
         processors(&mut bench, facts, image);
         identity(&mut bench, facts, image);
     }
     let wanted = &facts.class.spec.system_disk.storage_class_name;
-    if let Some(class) = bench.see(&facts.storage, "spec.systemDisk.storageClassName", &format!("StorageClass {wanted}"))
-        && !storage::discards(class)
+    if let Some(class) = bench.see(
+        &facts.storage,
+        "spec.systemDisk.storageClassName",
+        &format!("StorageClass {wanted}"),
+    ) && !storage::discards(class)
     {
         let advice = format!(
             "volumes of {wanted} ({}) are not known to discard, so what guests delete is never given back; if they \
@@ -131,7 +137,11 @@ fn gpu(bench: &mut Bench, facts: &Facts, platform: &PlatformConfig) {
         return bench.refuse(
             "gpu-permitted",
             field,
-            format!("{} is not in permittedGPUs of PlatformConfig default ({})", gpu.device_name, names(&all, 8)),
+            format!(
+                "{} is not in permittedGPUs of PlatformConfig default ({})",
+                gpu.device_name,
+                names(&all, 8)
+            ),
             "name one of these, or add it there",
         );
     };
@@ -163,7 +173,10 @@ fn disk(bench: &mut Bench, facts: &Facts, image: &MacOSImage) {
         bench.refuse(
             "disk-holds-image",
             field,
-            format!("{} is less than the {} of MacOSImage {name}, which no clone can shrink", disk.size, image.spec.size),
+            format!(
+                "{} is less than the {} of MacOSImage {name}, which no clone can shrink",
+                disk.size, image.spec.size
+            ),
             format!("use {}", image.spec.size),
         );
     } else if bytes > golden {
@@ -210,15 +223,22 @@ fn processors(bench: &mut Bench, facts: &Facts, image: &MacOSImage) {
         ),
         Avx2::Unknown => bench.warn(
             field,
-            format!("{needs}; whether {} has it is not known here: add the feature {{name: avx2, policy: require}}", cpu.model),
+            format!(
+                "{needs}; whether {} has it is not known here: add the feature {{name: avx2, policy: require}}",
+                cpu.model
+            ),
         ),
     }
 }
 
 fn identity(bench: &mut Bench, facts: &Facts, image: &MacOSImage) {
-    let Some(wanted) = &facts.class.spec.identity.per_machine else { return };
+    let Some(wanted) = &facts.class.spec.identity.per_machine else {
+        return;
+    };
     let field = "spec.identity.perMachine.poolName";
-    let Some(pool) = bench.see(&facts.pool, field, &format!("IdentityPool {}", wanted.pool_name)) else { return };
+    let Some(pool) = bench.see(&facts.pool, field, &format!("IdentityPool {}", wanted.pool_name)) else {
+        return;
+    };
     // an unknown model or version is said where it stands
     let (Ok(model), Some(major)) = (Model::find(&pool.spec.model), version::major(&image.spec.os_version)) else {
         return;
@@ -235,11 +255,17 @@ fn identity(bench: &mut Bench, facts: &Facts, image: &MacOSImage) {
                 image.name_any(),
                 image.spec.os_version
             ),
-            format!("use a pool of another model ({}), or an older image", names(&able(major), 12)),
+            format!(
+                "use a pool of another model ({}), or an older image",
+                names(&able(major), 12)
+            ),
         );
     }
 }
 
 fn able(major: u8) -> Vec<&'static str> {
-    Model::mintable().filter(|model| model.runs_macos(major)).map(|model| model.name).collect()
+    Model::mintable()
+        .filter(|model| model.runs_macos(major))
+        .map(|model| model.name)
+        .collect()
 }

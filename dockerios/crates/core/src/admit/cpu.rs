@@ -18,19 +18,62 @@ pub(super) enum Avx2 {
 
 /// Families with AVX2. `host-passthrough` and `host-model` are the host's own.
 const WITH: &[&str] = &[
-    "Haswell", "Broadwell", "Skylake", "Cascadelake", "Cooperlake", "Icelake", "SapphireRapids", "GraniteRapids",
-    "SierraForest", "ClearwaterForest", "KnightsMill", "EPYC", "Dhyana", "YongFeng", "host",
+    "Haswell",
+    "Broadwell",
+    "Skylake",
+    "Cascadelake",
+    "Cooperlake",
+    "Icelake",
+    "SapphireRapids",
+    "GraniteRapids",
+    "SierraForest",
+    "ClearwaterForest",
+    "KnightsMill",
+    "EPYC",
+    "Dhyana",
+    "YongFeng",
+    "host",
 ];
 
 /// Families without.
 const WITHOUT: &[&str] = &[
-    "486", "pentium", "pentium2", "pentium3", "pentiumpro", "coreduo", "n270", "core2duo", "Conroe", "Penryn",
-    "Nehalem", "Westmere", "SandyBridge", "IvyBridge", "Denverton", "Snowridge", "athlon", "phenom", "Opteron_G1",
-    "Opteron_G2", "Opteron_G3", "Opteron_G4", "Opteron_G5", "qemu32", "qemu64", "kvm32", "kvm64", "cpu64",
+    "486",
+    "pentium",
+    "pentium2",
+    "pentium3",
+    "pentiumpro",
+    "coreduo",
+    "n270",
+    "core2duo",
+    "Conroe",
+    "Penryn",
+    "Nehalem",
+    "Westmere",
+    "SandyBridge",
+    "IvyBridge",
+    "Denverton",
+    "Snowridge",
+    "athlon",
+    "phenom",
+    "Opteron_G1",
+    "Opteron_G2",
+    "Opteron_G3",
+    "Opteron_G4",
+    "Opteron_G5",
+    "qemu32",
+    "qemu64",
+    "kvm32",
+    "kvm64",
+    "cpu64",
 ];
 
 pub(super) fn avx2(cpu: &Cpu) -> Avx2 {
-    match cpu.features.iter().find(|feature| feature.name == "avx2").map(|feature| feature.policy) {
+    match cpu
+        .features
+        .iter()
+        .find(|feature| feature.name == "avx2")
+        .map(|feature| feature.policy)
+    {
         Some(FeaturePolicy::Require) => return Avx2::Has,
         Some(FeaturePolicy::Disable) => return Avx2::Disabled,
         None => {}

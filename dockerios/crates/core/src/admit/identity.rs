@@ -43,16 +43,24 @@ pub fn judge_pool(facts: &PoolFacts) -> Verdict {
             return bench.done();
         }
     };
-    let (Some(classes), Some(images)) =
-        (bench.see(&facts.classes, "spec.model", "the classes"), bench.see(&facts.images, "spec.model", "the images"))
-    else {
+    let (Some(classes), Some(images)) = (
+        bench.see(&facts.classes, "spec.model", "the classes"),
+        bench.see(&facts.images, "spec.model", "the images"),
+    ) else {
         return bench.done();
     };
     let pool = facts.pool.name_any();
     for class in classes {
-        let names_it = class.spec.identity.per_machine.as_ref().is_some_and(|own| *own.pool_name == pool);
+        let names_it = class
+            .spec
+            .identity
+            .per_machine
+            .as_ref()
+            .is_some_and(|own| *own.pool_name == pool);
         let image = images.iter().find(|image| image.name_any() == *class.spec.image_name);
-        let Some(image) = image.filter(|_| names_it) else { continue };
+        let Some(image) = image.filter(|_| names_it) else {
+            continue;
+        };
         if version::major(&image.spec.os_version).is_some_and(|major| !model.runs_macos(major)) {
             bench.warn(
                 "spec.model",
@@ -126,7 +134,11 @@ fn unique(bench: &mut Bench, identity: &MachineIdentity, others: &[MachineIdenti
             bench.refuse(
                 "identity-unique",
                 path(field),
-                format!("{} is that of machineidentity {} already", value(identity), names(&taken, 4)),
+                format!(
+                    "{} is that of machineidentity {} already",
+                    value(identity),
+                    names(&taken, 4)
+                ),
                 "every value exists once in the fleet, whatever the pool: correct it, or delete the other one",
             );
         }
@@ -140,7 +152,10 @@ fn room(bench: &mut Bench, pool: &IdentityPool, others: &[MachineIdentity]) {
         bench.refuse(
             "identity-pool-full",
             "spec.poolName",
-            format!("pool {name} has {count} identities, quarantined ones included, and a maxSize of {}", pool.spec.max_size),
+            format!(
+                "pool {name} has {count} identities, quarantined ones included, and a maxSize of {}",
+                pool.spec.max_size
+            ),
             "raise spec.maxSize of the pool, or delete identities that are no longer wanted",
         );
     }

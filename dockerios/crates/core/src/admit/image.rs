@@ -29,17 +29,30 @@ pub fn judge(facts: &Facts) -> Verdict {
     if let Err(why) = spec.size.bytes() {
         bench.refuse("image-size", "spec.size", why.to_string(), "correct it");
     }
-    let Some(major) = version::major(&spec.os_version) else { return bench.done() };
+    let Some(major) = version::major(&spec.os_version) else {
+        return bench.done();
+    };
     if major > version::LAST_FOR_INTEL {
         bench.refuse(
             "image-for-intel",
             "spec.osVersion",
-            format!("there is no macOS {major} for Intel; macOS {} is the last", version::LAST_FOR_INTEL),
+            format!(
+                "there is no macOS {major} for Intel; macOS {} is the last",
+                version::LAST_FOR_INTEL
+            ),
             "correct the version, or use an older image",
         );
     }
-    if spec.source.http.as_ref().is_some_and(|http| http.url.starts_with("http://")) {
-        bench.warn("spec.source.http.url", "plain http; the checksum guards what arrives, not who sees it");
+    if spec
+        .source
+        .http
+        .as_ref()
+        .is_some_and(|http| http.url.starts_with("http://"))
+    {
+        bench.warn(
+            "spec.source.http.url",
+            "plain http; the checksum guards what arrives, not who sees it",
+        );
     }
     let (Some(classes), Some(pools)) = (
         bench.see(&facts.classes, "spec.osVersion", "the classes"),
@@ -64,13 +77,24 @@ fn against(bench: &mut Bench, facts: &Facts, major: u8, class: &MacOSMachineClas
     if let (Ok(disk), Ok(golden)) = (class.spec.system_disk.size.bytes(), facts.image.spec.size.bytes())
         && disk < golden
     {
-        bench.warn("spec.size", format!("class {named} names this image, and its disk is smaller"));
+        bench.warn(
+            "spec.size",
+            format!("class {named} names this image, and its disk is smaller"),
+        );
     }
-    let wanted = class.spec.identity.per_machine.as_ref().map(|own| own.pool_name.to_string());
+    let wanted = class
+        .spec
+        .identity
+        .per_machine
+        .as_ref()
+        .map(|own| own.pool_name.to_string());
     let pool = pools.iter().find(|pool| Some(pool.name_any()) == wanted);
     let model = pool.and_then(|pool| Model::find(&pool.spec.model).ok());
     if let Some(model) = model.filter(|model| !model.runs_macos(major)) {
-        let advice = format!("class {named} boots it as {}, whose last macOS is {}; this is {os}", model.name, model.newest_macos);
+        let advice = format!(
+            "class {named} boots it as {}, whose last macOS is {}; this is {os}",
+            model.name, model.newest_macos
+        );
         bench.warn("spec.osVersion", advice);
     }
 }

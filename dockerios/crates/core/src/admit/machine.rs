@@ -55,7 +55,13 @@ pub fn judge_pool(pool: &MacOSMachinePool, asked: &Asked) -> Verdict {
 /// Judges a claim.
 pub fn judge_claim(facts: &ClaimFacts) -> Verdict {
     let mut bench = Bench::of(&facts.claim);
-    if let Some(class) = facts.claim.spec.machine_class_name.as_ref().filter(|_| facts.old.is_none()) {
+    if let Some(class) = facts
+        .claim
+        .spec
+        .machine_class_name
+        .as_ref()
+        .filter(|_| facts.old.is_none())
+    {
         allowed(&mut bench, &facts.asked, class);
     }
     let new = facts.claim.spec.ttl.as_ref();
@@ -83,7 +89,9 @@ fn ttl(bench: &mut Bench, facts: &ClaimFacts, new: Option<&SpanText>, old: Optio
         Ok(span) => span,
         Err(why) => return bench.refuse("ttl-bounds", field, why.to_string(), "correct it"),
     };
-    let before = old.map(|old| old.unwrap_or(&claims.default_ttl)).and_then(|old| old.span().ok());
+    let before = old
+        .map(|old| old.unwrap_or(&claims.default_ttl))
+        .and_then(|old| old.span().ok());
     if let Some(before) = before.filter(|before| span < *before) {
         return bench.refuse(
             "ttl-never-lowered",
@@ -111,9 +119,15 @@ fn ttl(bench: &mut Bench, facts: &ClaimFacts, new: Option<&SpanText>, old: Optio
 
 fn allowed(bench: &mut Bench, asked: &Asked, name: &str) {
     let field = "spec.machineClassName";
-    let Some(class) = bench.see(&asked.class, field, &format!("MacOSMachineClass {name}")) else { return };
-    let Some(wanted) = &class.spec.allowed_namespaces else { return };
-    let Some(namespace) = bench.see(&asked.namespace, field, "the namespace's labels") else { return };
+    let Some(class) = bench.see(&asked.class, field, &format!("MacOSMachineClass {name}")) else {
+        return;
+    };
+    let Some(wanted) = &class.spec.allowed_namespaces else {
+        return;
+    };
+    let Some(namespace) = bench.see(&asked.namespace, field, "the namespace's labels") else {
+        return;
+    };
     if !wanted.takes(namespace.labels()) {
         bench.refuse(
             "class-allows-namespace",

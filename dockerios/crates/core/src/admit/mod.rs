@@ -75,7 +75,11 @@ pub struct Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "[{}] {} {}: {}; {}", self.rule, self.object, self.field, self.problem, self.way_out)
+        write!(
+            f,
+            "[{}] {} {}: {}; {}",
+            self.rule, self.object, self.field, self.problem, self.way_out
+        )
     }
 }
 
@@ -96,7 +100,10 @@ struct Bench {
 
 impl Bench {
     fn of<K: Resource<DynamicType = ()>>(object: &K) -> Self {
-        Self { object: label(object), verdict: Verdict::default() }
+        Self {
+            object: label(object),
+            verdict: Verdict::default(),
+        }
     }
 
     fn refuse(
@@ -107,7 +114,13 @@ impl Bench {
         way_out: impl Into<String>,
     ) {
         let (problem, way_out) = (problem.into(), way_out.into());
-        self.verdict.refusals.push(Refusal { rule, object: self.object.clone(), field, problem, way_out });
+        self.verdict.refusals.push(Refusal {
+            rule,
+            object: self.object.clone(),
+            field,
+            problem,
+            way_out,
+        });
     }
 
     fn warn(&mut self, field: &str, advice: impl fmt::Display) {
@@ -120,7 +133,12 @@ impl Bench {
             Seen::Present(thing) => Some(thing),
             Seen::Absent => None,
             Seen::Unknown(why) => {
-                self.refuse(UNSEEN, field, format!("cannot see {what} now ({why})"), "nothing was changed; try again");
+                self.refuse(
+                    UNSEEN,
+                    field,
+                    format!("cannot see {what} now ({why})"),
+                    "nothing was changed; try again",
+                );
                 None
             }
         }
@@ -158,10 +176,17 @@ mod tests {
 
     #[test]
     fn what_cannot_be_seen_refuses_for_now_and_a_fault_for_good() {
-        let mut bench = Bench { object: "macosimage a".to_owned(), verdict: Verdict::default() };
+        let mut bench = Bench {
+            object: "macosimage a".to_owned(),
+            verdict: Verdict::default(),
+        };
         assert!(bench.see::<()>(&Seen::Absent, "spec.a", "a").is_none());
         assert!(bench.verdict.admits());
-        assert!(bench.see::<()>(&Seen::Unknown("timeout".into()), "spec.a", "MacOSImage a").is_none());
+        assert!(
+            bench
+                .see::<()>(&Seen::Unknown("timeout".into()), "spec.a", "MacOSImage a")
+                .is_none()
+        );
         assert!(bench.verdict.only_for_now());
         assert_eq!(
             bench.verdict.reason(),

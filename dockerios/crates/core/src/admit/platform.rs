@@ -38,10 +38,21 @@ pub fn judge(facts: &Facts) -> Verdict {
         }
     }
     if spec.smc.is_none() {
-        bench.warn("spec.smc", "not set: machines wait until it names the Secret with the SMC's key");
+        bench.warn(
+            "spec.smc",
+            "not set: machines wait until it names the Secret with the SMC's key",
+        );
     }
-    let audio: Vec<&str> = spec.permitted_gpus.iter().filter_map(|card| card.audio_device_name.as_deref()).collect();
-    let cards: BTreeSet<&str> = spec.permitted_gpus.iter().map(|card| card.device_name.as_str()).collect();
+    let audio: Vec<&str> = spec
+        .permitted_gpus
+        .iter()
+        .filter_map(|card| card.audio_device_name.as_deref())
+        .collect();
+    let cards: BTreeSet<&str> = spec
+        .permitted_gpus
+        .iter()
+        .map(|card| card.device_name.as_str())
+        .collect();
     if let Some(both) = audio.iter().find(|name| cards.contains(*name)) {
         bench.refuse(
             "gpu-audio-apart",
@@ -60,17 +71,27 @@ pub fn judge(facts: &Facts) -> Verdict {
 fn affected(bench: &mut Bench, facts: &Facts, classes: &[MacOSMachineClass]) {
     let spec = &facts.platform.spec;
     let named = |wanted: &dyn Fn(&MacOSMachineClass) -> bool| -> Vec<String> {
-        classes.iter().filter(|class| wanted(class)).map(ResourceExt::name_any).collect()
+        classes
+            .iter()
+            .filter(|class| wanted(class))
+            .map(ResourceExt::name_any)
+            .collect()
     };
     let hookless = named(&|class| spec.domain_hook.is_none() && class.spec.system_disk.bus == Bus::Nvme);
     if !hookless.is_empty() {
-        bench.warn("spec.domainHook", format!("not set, and bus nvme of class {} needs it", names(&hookless, 8)));
+        bench.warn(
+            "spec.domainHook",
+            format!("not set, and bus nvme of class {} needs it", names(&hookless, 8)),
+        );
     }
     let cardless = named(&|class| {
         let wanted = class.spec.gpu.as_ref().map(|gpu| &gpu.device_name);
         wanted.is_some_and(|wanted| spec.permitted_gpus.iter().all(|card| card.device_name != *wanted))
     });
     if !cardless.is_empty() {
-        bench.warn("spec.permittedGPUs", format!("lacks the card of class {}", names(&cardless, 8)));
+        bench.warn(
+            "spec.permittedGPUs",
+            format!("lacks the card of class {}", names(&cardless, 8)),
+        );
     }
 }

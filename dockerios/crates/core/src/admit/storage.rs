@@ -9,7 +9,11 @@ pub(super) const DISCARDS: &str = "dockerios.io/discards";
 /// Drivers of thin block volumes that document discards (Ceph RBD, TopoLVM, LINSTOR, OpenEBS ZFS). Where it depends on
 /// how a driver is set up, the admin says it.
 const KNOWN: &[&str] = &[
-    "rbd.csi.ceph.com", "topolvm.io", "topolvm.cybozu.com", "linstor.csi.linbit.com", "zfs.csi.openebs.io",
+    "rbd.csi.ceph.com",
+    "topolvm.io",
+    "topolvm.cybozu.com",
+    "linstor.csi.linbit.com",
+    "zfs.csi.openebs.io",
 ];
 
 /// Whether its volumes are known to discard.
@@ -19,6 +23,8 @@ pub(super) fn discards(class: &StorageClass) -> bool {
         Some("true") => true,
         Some(_) => false,
         // Rook prefixes the driver's name with its namespace
-        None => KNOWN.iter().any(|known| class.provisioner == *known || class.provisioner.ends_with(&format!(".{known}"))),
+        None => KNOWN
+            .iter()
+            .any(|known| class.provisioner == *known || class.provisioner.ends_with(&format!(".{known}"))),
     }
 }
