@@ -1,8 +1,15 @@
 //! The Mac models that an identity may claim to be. Invariant: every code here is made of the serial alphabet, and a
 //! model without board codes is never minted nor imported, since nobody knows what its MLB has to look like.
 //!
-//! Restated from the model tables that OpenCorePkg publishes beside `macserial`; the last macOS release of each model
-//! is from Apple's lists of compatible computers.
+//! Restated from the model tables that OpenCorePkg publishes beside `macserial`. The last macOS release of each model
+//! is the last whose list of compatible computers, as Apple published it with the release, still names that model:
+//!
+//! | Release | Models that it is the last for |
+//! |---|---|
+//! | 12, Monterey | Mac Pro (Late 2013) |
+//! | 13, Ventura | iMac (27-inch, 2017) |
+//! | 15, Sequoia | iMac (2019), iMac Pro, Mac mini (2018), MacBook Pro (15-inch, 2018; 13-inch, 2020, two ports), MacBook Air (2020) |
+//! | 26, Tahoe | iMac (2020), Mac Pro (2019), MacBook Pro (16-inch, 2019; 13-inch, 2020, four ports) |
 
 use std::ops::RangeInclusive;
 
@@ -300,6 +307,23 @@ mod tests {
             Model::find("imacpro1,1").is_err(),
             "names are exact: SMBIOS compares them so"
         );
+    }
+
+    #[test]
+    fn the_last_release_of_each_model_is_the_one_of_apple_s_lists() {
+        let last_for = |release| -> Vec<_> {
+            let models = MODELS.iter().filter(|model| model.newest_macos == release);
+            models.map(|model| model.name).collect()
+        };
+        assert_eq!(last_for(12), ["MacPro6,1"]);
+        assert_eq!(last_for(13), ["iMac18,3"]);
+        let sequoia = ["MacBookAir9,1", "MacBookPro15,1", "MacBookPro16,3", "Macmini8,1"];
+        assert_eq!(
+            last_for(15),
+            [&sequoia[..], &["iMac19,1", "iMac19,2", "iMacPro1,1"]].concat()
+        );
+        let tahoe = ["MacBookPro16,1", "MacBookPro16,2", "MacBookPro16,4", "MacPro7,1"];
+        assert_eq!(last_for(26), [&tahoe[..], &["iMac20,1", "iMac20,2"]].concat());
     }
 
     #[test]
