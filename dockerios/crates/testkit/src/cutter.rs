@@ -82,7 +82,8 @@ struct Shared {
     /// Held by the one counted write that is under way.
     turn: tokio::sync::Mutex<()>,
     state: Mutex<Count>,
-    is_cut: watch::Sender<bool>,
+    /// Once cut: whether the process was killed, or why not.
+    outcome: watch::Sender<Option<Result<(), String>>>,
 }
 
 #[derive(Default)]
@@ -108,7 +109,7 @@ impl WriteCutter {
             upstream: client_from(upstream).await?,
             turn: tokio::sync::Mutex::new(()),
             state: Mutex::new(Count::default()),
-            is_cut: watch::Sender::new(false),
+            outcome: watch::Sender::new(None),
         });
         let router = Router::new().fallback(answer).with_state(shared.clone());
         let task = tokio::spawn(async move {
@@ -152,23 +153,29 @@ impl WriteCutter {
         self.shared.state().writes.clone()
     }
 
-    /// True once the process was killed.
+    /// True once writes are cut.
     pub fn is_cut(&self) -> bool {
-        *self.shared.is_cut.borrow()
+        self.shared.is_cut()
     }
 
     /// Waits until the process was killed and has ended.
     ///
     /// # Errors
-    /// After `limit`; with the writes that passed.
+    /// After `limit`, with the writes that passed; when the process could not be killed, for instance because it had
+    /// ended before: nothing is shown then.
     pub async fn until_cut(&self, limit: Duration) -> Result<()> {
-        let mut is_cut = self.shared.is_cut.subscribe();
-        if let Ok(Ok(_)) = tokio::time::timeout(limit, is_cut.wait_for(|cut| *cut)).await {
-            return Ok(());
-        }
-        let passed: String = self.writes().iter().map(|write| format!("\n  {write}")).collect();
+        let mut outcome = self.shared.outcome.subscribe();
         let cut = self.shared.state().cut;
-        bail!("not cut in {limit:.1?} ({cut:?}); the writes that passed:{passed}")
+        match tokio::time::timeout(limit, outcome.wait_for(Option::is_some)).await {
+            Ok(Ok(reached)) => match reached.as_ref() {
+                Some(Err(reason)) => bail!("{cut:?} was reached, but the process was not killed: {reason}"),
+                _ => Ok(()),
+            },
+            _ => {
+                let passed: String = self.writes().iter().map(|write| format!("\n  {write}")).collect();
+                bail!("not cut in {limit:.1?} ({cut:?}); the writes that passed:{passed}")
+            }
+        }
     }
 
     fn begin(&self, cut: Option<Cut>) {
@@ -176,7 +183,7 @@ impl WriteCutter {
             writes: Vec::new(),
             cut,
         };
-        self.shared.is_cut.send_replace(false);
+        self.shared.outcome.send_replace(None);
     }
 }
 
@@ -191,6 +198,10 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn is_cut(&self) -> bool {
+        self.outcome.borrow().is_some()
+    }
+
     /// The cut that is due now, given when it would fall.
     fn due(&self, answer: Answer) -> Option<Cut> {
         let state = self.state();
@@ -201,16 +212,14 @@ impl Shared {
 
     /// Kills, and closes the way for writes. The process has ended when this returns.
     async fn cut(&self, cut: Cut) {
-        if let Err(error) = kill(cut.pid).await {
-            eprintln!("the process {} was not killed between two writes: {error:#}", cut.pid);
-        }
-        self.is_cut.send_replace(true);
+        let killed = kill(cut.pid).await.map_err(|error| format!("{error:#}"));
+        self.outcome.send_replace(Some(killed));
     }
 
     /// A counted write, in its turn.
     async fn write(&self, request: Request) -> Response {
         let _turn = self.turn.lock().await;
-        if *self.is_cut.borrow() {
+        if self.is_cut() {
             return closed();
         }
         if let Some(cut) = self.due(Answer::Delivered) {
@@ -265,7 +274,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     }
     match class(request.method(), request.uri()) {
         Class::Read => shared.forward(request).await,
-        Class::Beside if *shared.is_cut.borrow() => closed(),
+        Class::Beside if shared.is_cut() => closed(),
         Class::Beside => shared.forward(request).await,
         // in a task of its own: the caller's end must not leave a write half counted
         Class::Counted => match tokio::spawn(async move { shared.write(request).await }).await {

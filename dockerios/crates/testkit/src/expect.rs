@@ -20,8 +20,8 @@ use serde::de::DeserializeOwned;
 pub const DEADLINE: Duration = Duration::from_secs(90);
 
 /// Any object that can be watched and printed.
-pub trait Object: Resource + Clone + Debug + DeserializeOwned + Serialize + Send + 'static {}
-impl<K: Resource + Clone + Debug + DeserializeOwned + Serialize + Send + 'static> Object for K {}
+pub trait Object: Resource + Clone + Debug + DeserializeOwned + Serialize + Send + Sync + 'static {}
+impl<K: Resource + Clone + Debug + DeserializeOwned + Serialize + Send + Sync + 'static> Object for K {}
 
 /// Waits until the object `name` satisfies `holds`, and returns it as it then was. `what` completes the sentence
 /// "there is no sign of …".

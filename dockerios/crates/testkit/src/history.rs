@@ -42,10 +42,7 @@ pub struct History<K> {
     task: JoinHandle<()>,
 }
 
-impl<K: Object> History<K>
-where
-    K: Sync,
-{
+impl<K: Object> History<K> {
     /// Begins to watch, and returns when the present objects are known.
     ///
     /// # Errors

@@ -56,7 +56,7 @@ async fn an_unmet_wait_shows_the_object_as_last_seen_or_that_there_is_none() -> 
             vec!["it could not be read", "the watch failed", "\"eve\" cannot list"],
         ),
     ];
-    for (result, fragments) in table.into_iter().skip(0) {
+    for (result, fragments) in table {
         let Err(error) = result else {
             panic!("{fragments:?}: it should not have been met")
         };
@@ -91,12 +91,20 @@ async fn a_refusal_counts_only_with_its_code_and_its_reason() -> anyhow::Result<
             }
         }
     }
-    let accepted = expect::refused(maps.get("kube-root-ca.crt").await, 404, &["not found"]);
-    match accepted {
-        // made by a controller, perhaps not yet
-        Ok(_) => {}
-        Err(error) => assert!(error.to_string().contains("but was accepted"), "{error}"),
-    }
+    expect::until(
+        maps.clone(),
+        "kube-root-ca.crt",
+        "the root CA that a controller writes",
+        |_| true,
+    )
+    .await?;
+    let accepted = expect::refused(maps.get("kube-root-ca.crt").await, 404, &["not found"]).expect_err("it is there");
+    assert!(
+        accepted
+            .to_string()
+            .contains("should be refused with 404 (not found), but was accepted"),
+        "{accepted}"
+    );
     let refused = expect::accepted(maps.get("absent").await).expect_err("it is not there");
     assert!(
         refused
