@@ -1,0 +1,15 @@
+//! Thin: watches, gathers what a decision reads, carries plans out. What to do is decided in `dockerios-core`.
+//!
+//! ```text
+//! feed ──▶ world ──route──▶ queue ──▶ gather ──▶ decide ──▶ check ──▶ act ──▶ (seen again by feed)
+//! ```
+//!
+//! Invariants: one task decides, so ranks computed from the caches agree with each other; one pass at a time per
+//! object; an object whose last write has not been seen again is not decided about; only the leader does any of it.
+
+pub mod gather;
+pub mod headroom;
+pub mod index;
+pub mod shelf;
+pub mod source;
+pub mod world;
