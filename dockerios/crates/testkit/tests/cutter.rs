@@ -174,6 +174,33 @@ async fn a_refused_write_does_not_count_and_the_proxys_identity_is_the_one_it_wa
         error.contains("not cut") && error.contains("the writes that passed"),
         "{error}"
     );
+
+    // a process that had ended before was not killed by the cut, and the test is told so
+    let admin = WriteCutter::start(plane.kubeconfig()).await?;
+    let dir = tempfile::tempdir()?;
+    let ended = Proc::spawn("ended", Command::new("true"), dir.path().join("log"))?;
+    ended.wait(MINUTE).await?;
+    admin.arm(Cut {
+        after: 0,
+        answer: Answer::Delivered,
+        pid: ended.pid(),
+    })?;
+    let maps: Api<ConfigMap> = Api::namespaced(client_from(admin.kubeconfig()).await?, scratch.name());
+    expect::refused(
+        maps.create(&PostParams::default(), &map).await,
+        503,
+        &["writes are cut"],
+    )?;
+    let error = admin
+        .until_cut(MINUTE)
+        .await
+        .expect_err("nothing was killed")
+        .to_string();
+    assert!(
+        error.contains("the process was not killed: it had ended before"),
+        "{error}"
+    );
+
     let cut = Cut {
         after: 0,
         answer: Answer::Lost,

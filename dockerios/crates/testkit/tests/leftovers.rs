@@ -77,23 +77,25 @@ async fn owner_of_a_grandchild() -> anyhow::Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn what_a_child_started_ends_with_a_killed_owner_and_with_a_dropped_guard() -> anyhow::Result<()> {
-    let dir = tempfile::tempdir()?;
-    let log = dir.path().join("child.log");
-    let pids = |text: &str| -> HashSet<u32> {
-        text.lines()
-            .filter_map(|line| line.rsplit(' ').next()?.parse().ok())
-            .collect()
-    };
+/// An owner, and the numbers of its child and grandchild, which run.
+async fn start_owner(dir: &std::path::Path) -> anyhow::Result<(Proc, HashSet<u32>)> {
+    let log = dir.join("child.log");
     let mut command = Command::new(std::env::current_exe()?);
     command
         .args(["--exact", "owner_of_a_grandchild", "--nocapture"])
         .env("DOCKERIOS_TESTKIT_GRANDCHILD_LOG", &log);
-    let owner = Proc::spawn("owner", command, dir.path().join("owner.log"))?;
-    let read = || std::fs::read_to_string(&log).unwrap_or_default();
+    let owner = Proc::spawn("owner", command, dir.join("owner.log"))?;
     let deadline = tokio::time::Instant::now() + MINUTE;
-    while pids(&read()).len() < 2 {
+    loop {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let pids: HashSet<u32> = text
+            .lines()
+            .filter_map(|line| line.rsplit(' ').next()?.parse().ok())
+            .collect();
+        if pids.len() == 2 && text.ends_with('\n') {
+            assert!(pids.iter().all(|pid| is_alive(*pid)));
+            return Ok((owner, pids));
+        }
         assert!(
             tokio::time::Instant::now() < deadline && owner.is_running(),
             "{}",
@@ -101,8 +103,12 @@ async fn what_a_child_started_ends_with_a_killed_owner_and_with_a_dropped_guard(
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let started = pids(&read());
-    assert!(started.iter().all(|pid| is_alive(*pid)));
+}
+
+#[tokio::test]
+async fn what_a_child_started_ends_with_a_killed_owner_and_with_a_dropped_guard() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (owner, started) = start_owner(dir.path()).await?;
     owner.kill9().await?;
     until_dead(&started).await;
 
@@ -119,6 +125,43 @@ async fn what_a_child_started_ends_with_a_killed_owner_and_with_a_dropped_guard(
         "a dropped guard has ended all"
     );
     Ok(())
+}
+
+#[tokio::test]
+async fn what_even_the_guardian_could_not_end_is_swept_by_the_next_start() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (owner, started) = start_owner(dir.path()).await?;
+    let guardian = guardian_of(owner.pid()).expect("the owner has a guardian");
+    for pid in [guardian, owner.pid()] {
+        Command::new("kill").args(["-KILL", &pid.to_string()]).status()?;
+    }
+    owner.wait(MINUTE).await?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args([
+        "--exact",
+        "a_process_that_ends_before_it_says_what_is_awaited_fails_with_its_log",
+    ]);
+    let next = Proc::spawn("next", command, dir.path().join("next.log"))?;
+    assert!(next.wait(MINUTE).await?.success(), "{}", next.tail(20));
+    until_dead(&started).await;
+    Ok(())
+}
+
+fn guardian_of(owner: u32) -> Option<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{owner}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let children: String = threads
+        .filter_map(|t| std::fs::read_to_string(t.path().join("children")).ok())
+        .collect();
+    let is_guardian = |pid: &u32| {
+        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        arguments
+            .split(|byte| *byte == 0)
+            .any(|argument| argument == b"guardian")
+    };
+    children.split(' ').filter_map(|pid| pid.parse().ok()).find(is_guardian)
 }
 
 #[tokio::test]
