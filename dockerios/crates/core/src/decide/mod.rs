@@ -1,1 +1,3 @@
 //! One decider per kind: facts and `now` in, a [`crate::Plan`] out. Phase is output, never input.
+
+pub mod identity;

@@ -1,0 +1,5 @@
+//! `MachineIdentity`.
+
+mod hands;
+
+pub use hands::{NotTakeable, Standing, give_back, standing, take, takeable, unused, used};
