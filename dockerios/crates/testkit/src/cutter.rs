@@ -79,6 +79,8 @@ pub struct WriteCutter {
 
 struct Shared {
     upstream: Client,
+    /// False while counted writes wait for a test to arm.
+    open: watch::Sender<bool>,
     /// Held by the one counted write that is under way.
     turn: tokio::sync::Mutex<()>,
     state: Mutex<Count>,
@@ -107,6 +109,7 @@ impl WriteCutter {
         kubeconfig::write(&kubeconfig, &server, None, &Identity::Nobody)?;
         let shared = Arc::new(Shared {
             upstream: client_from(upstream).await?,
+            open: watch::Sender::new(true),
             turn: tokio::sync::Mutex::new(()),
             state: Mutex::new(Count::default()),
             outcome: watch::Sender::new(None),
@@ -127,6 +130,12 @@ impl WriteCutter {
     /// A kubeconfig file for the process whose writes are counted.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
+    }
+
+    /// Lets counted writes wait until the next [`WriteCutter::arm`] or [`WriteCutter::reset`]: to be said before the
+    /// process starts, whose number is known only when it runs and might already write.
+    pub fn hold(&self) {
+        self.shared.open.send_replace(false);
     }
 
     /// Counts from zero again, lets writes pass, and cuts as told.
@@ -184,6 +193,7 @@ impl WriteCutter {
             cut,
         };
         self.shared.outcome.send_replace(None);
+        self.shared.open.send_replace(true);
     }
 }
 
@@ -218,6 +228,8 @@ impl Shared {
 
     /// A counted write, in its turn.
     async fn write(&self, request: Request) -> Response {
+        // an error would say that the sender is gone, which is part of self
+        let _ = self.open.subscribe().wait_for(|open| *open).await;
         let _turn = self.turn.lock().await;
         if self.is_cut() {
             return closed();

@@ -49,14 +49,8 @@ async fn writer() -> anyhow::Result<()> {
 }
 
 fn start_writer(namespace: &str, cutter: &WriteCutter, dir: &std::path::Path) -> anyhow::Result<Proc> {
-    // a shell that waits for a line of a file: the cut must be armed with the number of a process that runs
-    let go = dir.join("go");
-    let mut command = Command::new("sh");
-    let script = "until [ -e \"$1\" ]; do sleep 0.02; done; exec \"$2\" --exact writer --nocapture";
-    command
-        .args(["-c", script, "sh"])
-        .arg(&go)
-        .arg(std::env::current_exe()?);
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--exact", "writer", "--nocapture"]);
     command.env(WRITER, namespace).env("KUBECONFIG", cutter.kubeconfig());
     Proc::spawn("writer", command, dir.join("writer.log"))
 }
@@ -84,13 +78,15 @@ async fn a_process_is_killed_after_its_nth_write_and_a_watch_survives() -> anyho
         let mut events = through.watch(&WatchParams::default(), &from).await?.boxed();
 
         let dir = tempfile::tempdir()?;
+        cutter.hold();
         let writer = start_writer(scratch.name(), &cutter, dir.path())?;
+        // it has asked, and waits
+        writer.until_logged("asked 1", MINUTE).await?;
         cutter.arm(Cut {
             after,
             answer,
             pid: writer.pid(),
         })?;
-        std::fs::write(dir.path().join("go"), "")?;
         cutter.until_cut(MINUTE).await?;
         let status = writer.wait(MINUTE).await?;
         assert_eq!(
