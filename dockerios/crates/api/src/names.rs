@@ -29,6 +29,8 @@ pub const CLAIMED: &str = "machine.dockerios.io/claimed";
 pub const TEMPLATE_HASH: &str = "machine.dockerios.io/template-hash";
 /// Label of a machine made for a claim: the claim's uid.
 pub const CLAIM_UID: &str = "machine.dockerios.io/claim-uid";
+/// Label of a DataVolume and PVC of a machine that is gone: kept by the class's reclaimPolicy.
+pub const RETAINED: &str = "machine.dockerios.io/retained";
 /// Label of a DataVolume, PVC or snapshot: name of the MacOSImage it was imported for.
 pub const IMAGE: &str = "image.dockerios.io/name";
 /// Label of a Job or PVC: name of the MachineIdentity whose bootdisk it builds or holds.
