@@ -1,1 +1,3 @@
 //! The objects that plans create, as pure functions of class, machine, identity and platform.
+
+pub mod machine;

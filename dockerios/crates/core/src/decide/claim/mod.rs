@@ -1,0 +1,5 @@
+//! `MacOSMachineClaim`: who gets which machine, and until when.
+
+mod hold;
+
+pub use hold::{let_go, orphaned};
