@@ -190,13 +190,48 @@ pub fn accepted<T>(result: kube::Result<T>) -> Result<T> {
     })
 }
 
+/// Makes a request again and again until it is [`refused`] as said, and returns the message: for an admission policy or
+/// a webhook, of which no watch tells when it came into force. The request must be a dry run, or leave nothing that
+/// disturbs the next.
+///
+/// # Errors
+/// After [`DEADLINE`]; with what became of the last request.
+#[track_caller]
+pub fn until_refused<T: Debug, R: Future<Output = kube::Result<T>>>(
+    mut request: impl FnMut() -> R,
+    code: u16,
+    fragments: &[&str],
+) -> impl Future<Output = Result<String>> {
+    let caller = Location::caller();
+    async move {
+        let deadline = tokio::time::Instant::now() + DEADLINE;
+        loop {
+            match refused_at(caller, request().await, code, fragments) {
+                Err(error) if tokio::time::Instant::now() > deadline => {
+                    return Err(error.context(format!("still so after {DEADLINE:.0?}")));
+                }
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+                message => return message,
+            }
+        }
+    }
+}
+
 /// The message of a refused request, once it has this status code and contains each of the fragments.
 ///
 /// # Errors
 /// When it was accepted, not answered, refused with another code or for another reason; or when no fragment is given.
 #[track_caller]
 pub fn refused<T: Debug>(result: kube::Result<T>, code: u16, fragments: &[&str]) -> Result<String> {
-    let caller = Location::caller();
+    refused_at(Location::caller(), result, code, fragments)
+}
+
+fn refused_at<T: Debug>(
+    caller: &Location<'_>,
+    result: kube::Result<T>,
+    code: u16,
+    fragments: &[&str],
+) -> Result<String> {
     if fragments.is_empty() {
         bail!("{caller}: a refusal is expected for a reason: name what its message must contain");
     }

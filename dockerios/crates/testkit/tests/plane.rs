@@ -143,6 +143,41 @@ async fn manifests_are_applied_with_their_kinds_first_and_a_refusal_names_the_ob
 }
 
 #[tokio::test]
+async fn an_admission_policy_comes_into_force_and_refuses_with_its_message() -> anyhow::Result<()> {
+    let scratch = Scratch::new(shared().await?, "policy").await?;
+    let client = scratch.client()?;
+    let name = scratch.name();
+    apply_yaml(
+        &client,
+        &format!(
+            "{{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicy, metadata: {{name: {name}}}, \
+             spec: {{matchConstraints: {{resourceRules: [{{apiGroups: [''], apiVersions: [v1], operations: [CREATE], \
+             resources: [configmaps]}}]}}, validations: [{{expression: \"'color' in object.data\", \
+             message: a map needs a colour}}]}}}}\n---\n\
+             {{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicyBinding, \
+             metadata: {{name: {name}}}, spec: {{policyName: {name}, validationActions: [Deny], matchResources: \
+             {{namespaceSelector: {{matchLabels: {{kubernetes.io/metadata.name: {name}}}}}}}}}}}"
+        ),
+    )
+    .await?;
+    let maps: Api<ConfigMap> = Api::namespaced(client, name);
+    let mut plain = ConfigMap {
+        data: Some([("size".to_owned(), "3".to_owned())].into()),
+        ..ConfigMap::default()
+    };
+    plain.metadata.name = Some("one".to_owned());
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let message = expect::until_refused(|| maps.create(&dry, &plain), 422, &["a map needs a colour"]).await?;
+    assert!(message.contains("ValidatingAdmissionPolicy"), "{message}");
+    plain.data = Some([("color".to_owned(), "red".to_owned())].into());
+    expect::accepted(maps.create(&dry, &plain).await)?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn the_controllers_work_a_deployment_gets_a_pod_and_a_namespace_goes_whole() -> anyhow::Result<()> {
     let plane = shared().await?;
     let scratch = Scratch::new(plane, "controllers").await?;
