@@ -122,13 +122,21 @@ impl Collector {
     }
 }
 
+impl Collector {
+    /// `host:port`, an IPv6 address in brackets: what stands in a Host header.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
 impl fmt::Display for Collector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "https://[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "https://{}:{}", self.host, self.port)
-        }
+        write!(f, "https://{}", self.authority())
     }
 }
 
