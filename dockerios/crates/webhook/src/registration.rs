@@ -4,7 +4,10 @@
 //! in it but each webhook's `caBundle` (server-side apply), so that whoever installs it keeps the rest.
 
 use http::Uri;
-use k8s_openapi::{ByteString, api::admissionregistration::v1::ValidatingWebhookConfiguration};
+use k8s_openapi::{
+    ByteString,
+    api::admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration},
+};
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
@@ -130,7 +133,7 @@ async fn put(api: &Api<ValidatingWebhookConfiguration>, wanted: ValidatingWebhoo
     for _ in 0..ROUNDS {
         let written = match api.get_opt(CONFIGURATION).await.map_err(refused)? {
             None => api.create(&params, &wanted).await,
-            Some(found) if found.webhooks == wanted.webhooks => return Ok(()),
+            Some(found) if same(&found, &wanted) => return Ok(()),
             Some(mut found) => {
                 found.webhooks.clone_from(&wanted.webhooks);
                 api.replace(CONFIGURATION, &params, &found).await
@@ -143,6 +146,26 @@ async fn put(api: &Api<ValidatingWebhookConfiguration>, wanted: ValidatingWebhoo
         }
     }
     last.map_or(Ok(()), |error| Err(refused(error)))
+}
+
+/// Whether it says what is wanted; the API server fills in fields that we leave out.
+fn same(found: &ValidatingWebhookConfiguration, wanted: &ValidatingWebhookConfiguration) -> bool {
+    let (found, wanted) = (
+        found.webhooks.as_deref().unwrap_or_default(),
+        wanted.webhooks.as_deref().unwrap_or_default(),
+    );
+    found.len() == wanted.len()
+        && found.iter().zip(wanted).all(|(a, b)| {
+            let wishes = |w: &ValidatingWebhook| {
+                (
+                    w.name.clone(),
+                    w.client_config.clone(),
+                    w.rules.clone(),
+                    w.match_conditions.clone(),
+                )
+            };
+            wishes(a) == wishes(b) && a.failure_policy == b.failure_policy && a.timeout_seconds == b.timeout_seconds
+        })
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ pub struct MachineIdentitySpec {
     /// The IdentityPool that it counts in.
     pub pool_name: Name,
     /// Apple's model identifier.
-    #[schemars(length(min = 5, max = 32), regex(pattern = r"^[A-Z][A-Za-z]+[0-9]+,[0-9]+$"))]
+    #[schemars(length(min = 5, max = 32), regex(pattern = r"^[A-Za-z]+[0-9]+,[0-9]+$"))]
     pub model: String,
     /// Serial number: 12 characters (10 or 11 on some imported ones).
     #[schemars(length(min = 10, max = 12), regex(pattern = r"^[0-9A-HJ-NP-Z]+$"))]

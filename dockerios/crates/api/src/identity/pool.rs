@@ -27,7 +27,7 @@ use crate::{Condition, Name, vocabulary::vocabulary};
 #[x_kube(validation = Rule::new("self.model == oldSelf.model").message("[pool-model-immutable] spec.model: cannot change; make another pool for another model"))]
 pub struct IdentityPoolSpec {
     /// Apple's model identifier, e.g. `iMacPro1,1`. Immutable.
-    #[schemars(length(min = 5, max = 32), regex(pattern = r"^[A-Z][A-Za-z]+[0-9]+,[0-9]+$"))]
+    #[schemars(length(min = 5, max = 32), regex(pattern = r"^[A-Za-z]+[0-9]+,[0-9]+$"))]
     pub model: String,
     /// Identities that are kept ready.
     #[schemars(range(min = 0, max = 10_000))]

@@ -1,0 +1,10 @@
+//! Every rule on the real API server: schema and CEL of the generated definitions, the policies of `deploy/policies`,
+//! the roles of `deploy/rbac`, and the webhook over TLS, which reads its facts with the operator's own rights. Each
+//! refusal is demanded with its reason, and its nearest admissible neighbour is admitted.
+
+mod cluster;
+mod ownership;
+mod roles;
+mod rules;
+mod schema;
+mod warnings;
