@@ -6,6 +6,10 @@ use serde_json::Value;
 /// What a key is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Index {
+    /// Anything: its own uid.
+    Uid,
+    /// Machines: `namespace/name` of the claim they were given to.
+    ClaimName,
     /// VirtualMachines, VMIs, launcher pods, DataVolumes, PVCs, ConfigMaps: uid of their machine.
     MachineUid,
     /// VirtualMachines, VMIs, launcher pods: name of the MachineIdentity they carry.
@@ -48,6 +52,7 @@ pub fn keys_of(object: &Value) -> Vec<IndexKey> {
     let label = |key: &str| object["metadata"]["labels"][key].as_str();
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
 
+    add(Index::Uid, text("/metadata/uid"));
     add(Index::MachineUid, label(names::MACHINE_UID));
     add(Index::Identity, label(names::IDENTITY));
     add(Index::Image, label(names::IMAGE));
@@ -58,6 +63,9 @@ pub fn keys_of(object: &Value) -> Vec<IndexKey> {
             add(Index::Pool, label(names::POOL_UID));
             add(Index::Class, text("/spec/machineClassName"));
             add(Index::Claim, text("/spec/claimRef/uid").or(label(names::CLAIM_UID)));
+            let namespace = text("/metadata/namespace").unwrap_or_default();
+            let claim = text("/spec/claimRef/name").map(|name| format!("{namespace}/{name}"));
+            add(Index::ClaimName, claim.as_deref());
         }
         "MacOSMachinePool" => add(Index::Class, text("/spec/machineClassName")),
         "MacOSMachineClaim" => {

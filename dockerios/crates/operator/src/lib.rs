@@ -7,6 +7,17 @@
 //! Invariants: one task decides, so ranks computed from the caches agree with each other; one pass at a time per
 //! object; an object whose last write has not been seen again is not decided about; only the leader does any of it.
 
+pub mod act;
+pub mod api;
+pub mod collect;
+pub mod feed;
+pub mod guard;
+pub mod leader;
+pub mod options;
+// pub mod pass;
+pub mod queue;
+pub mod route;
+// pub mod run;
 pub mod gather;
 pub mod headroom;
 pub mod index;

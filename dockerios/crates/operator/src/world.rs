@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::{
     headroom::Capacities,
-    shelf::{Change, Shelf},
+    shelf::{Change, Place, Shelf},
     source::Source,
 };
 
@@ -139,6 +139,20 @@ impl World {
         self.platforms.get("", dockerios_api::names::PLATFORM)
     }
 
+    /// All objects of the kinds that have a pass.
+    pub fn places_with_a_pass(&self) -> Vec<(Source, Vec<Place>)> {
+        vec![
+            (Source::PlatformConfigs, self.platforms.every_place()),
+            (Source::Images, self.images.every_place()),
+            (Source::IdentityPools, self.identity_pools.every_place()),
+            (Source::Identities, self.identities.every_place()),
+            (Source::Classes, self.classes.every_place()),
+            (Source::Machines, self.machines.every_place()),
+            (Source::MachinePools, self.pools.every_place()),
+            (Source::Claims, self.claims.every_place()),
+        ]
+    }
+
     /// The last refusal of a step about that object, if its last pass had one.
     pub fn refusal(&self, id: &Id) -> Option<Refusal> {
         self.refusals.get(id).cloned()
@@ -153,7 +167,8 @@ impl World {
     }
 }
 
-fn take<K: serde::de::DeserializeOwned>(shelf: &mut Shelf<K>, notice: Notice) -> Vec<Change> {
+/// Takes in a notice about one shelf; gives what became of which objects.
+pub fn take<K: serde::de::DeserializeOwned>(shelf: &mut Shelf<K>, notice: Notice) -> Vec<Change> {
     match notice {
         Notice::List(objects, version) => shelf.replace(objects, version),
         Notice::Put(object) => shelf.put(object).into_iter().collect(),

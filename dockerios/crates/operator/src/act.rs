@@ -1,0 +1,405 @@
+//! Carries a plan out: steps in order until one fails, then the status, whole and last.
+
+use std::sync::Arc;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use dockerios_api::{config::platform_config::SecretKey, names};
+use dockerios_core::{
+    Id, Kind, Object, Plan, Step, Target,
+    plan::{Refusal, RefusalCause},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    api::{Api, Fault, path},
+    guard::{Unproven, prove},
+    queue::Barrier,
+    shelf::version_of,
+    source::Source,
+};
+
+/// What the operator knows and no plan may hold.
+pub trait Secrets: Send + Sync {
+    /// The token of the machine with that uid.
+    fn token(&self, machine_uid: &str) -> String;
+    /// The certificate authority of the collector, PEM.
+    fn authority(&self) -> String;
+}
+
+/// What carrying out needs.
+#[derive(Clone)]
+pub struct Hands {
+    /// The API server.
+    pub api: Api,
+    /// Tokens and the authority.
+    pub secrets: Arc<dyn Secrets>,
+    /// Where images, bootdisks and keys are.
+    pub platform_namespace: String,
+}
+
+/// How it went.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// What was written and must be seen before the object is decided about again.
+    pub barrier: Barrier,
+    /// The API server refused a step; a person must act.
+    pub refusal: Option<Refusal>,
+    /// Something had changed: decide again at once.
+    pub conflict: bool,
+    /// It could not be done now.
+    pub later: Option<String>,
+}
+
+enum Stop {
+    Conflict(String),
+    Refused(Refusal),
+    Later(String),
+}
+
+impl Hands {
+    /// Carries out `plan` about the object `id`, decided on at that resourceVersion. `osk`: where the platform's SMC key
+    /// is.
+    ///
+    /// The status carries the resourceVersion: the API server does not hold a uid in the body of a status write against
+    /// the object, and would write it onto one that was made again under the name.
+    pub async fn carry_out(&self, id: &Id, version: &str, plan: &Plan, osk: Option<&SecretKey>) -> Outcome {
+        let (mut outcome, mut version) = (Outcome::default(), version.to_owned());
+        for step in &plan.steps {
+            match self.step(step, osk).await {
+                Ok(written) => {
+                    outcome.note(step.id().kind, written.as_ref());
+                    if let Some(newer) = written.filter(|_| step.id() == *id).as_ref().and_then(version_text) {
+                        version = newer;
+                    }
+                }
+                Err(stop) => {
+                    outcome.stopped(id, step, stop);
+                    break;
+                }
+            }
+        }
+        if let Some(status) = &plan.status {
+            let object = status_of(id, &version, status);
+            match self.api.apply_status(id, &object).await {
+                Ok(written) => outcome.note(id.kind, Some(&written)),
+                // it has changed, or is gone, or another by now: the next pass tells it
+                Err(Fault::Conflict(why)) => {
+                    tracing::debug!(%id, why, "status not written");
+                    outcome.conflict = true;
+                }
+                Err(Fault::Later(why)) => outcome.later = Some(why),
+                Err(Fault::Refused(why)) => {
+                    tracing::error!(%id, why, "the API server refuses our status");
+                    outcome.later = Some(why);
+                }
+                Err(Fault::Exists) => outcome.conflict = true,
+            }
+        }
+        outcome
+    }
+
+    async fn step(&self, step: &Step, osk: Option<&SecretKey>) -> Result<Option<Value>, Stop> {
+        let written = match step {
+            Step::Create(object) => return self.create(object, object.body.clone()).await,
+            Step::CreateHookConfig(object) => {
+                let body = self.with_osk(object, osk).await?;
+                return self.create(object, body).await;
+            }
+            Step::CreateGuestConfig(object) => return self.create(object, self.with_access(object)).await,
+            Step::Replace(object) => self.api.replace(&object.id(), "", &object.body).await,
+            Step::ReplaceStatus(object, guard) => {
+                if let Some(guard) = guard {
+                    prove(&self.api, guard).await.map_err(|e| unproven(&object.id(), e))?;
+                }
+                self.api.replace(&object.id(), "/status", &object.body).await
+            }
+            Step::Merge(target, patch) => self.api.merge(&target.id, &on(target, patch.clone())).await,
+            Step::AddFinalizer(target, finalizer) => self.finalizers(target, finalizer, true).await,
+            Step::RemoveFinalizer(target, finalizer, guard) => {
+                if let Some(guard) = guard {
+                    prove(&self.api, guard).await.map_err(|e| unproven(&target.id, e))?;
+                }
+                self.finalizers(target, finalizer, false).await
+            }
+            Step::Delete(target) => {
+                return match self
+                    .api
+                    .delete(&target.id, &target.uid, target.resource_version.as_deref())
+                    .await
+                {
+                    Ok(_) => Ok(None),
+                    Err(Fault::Conflict(why)) => self.gone_or(target, why).await,
+                    Err(fault) => Err(stop(&target.id, fault)),
+                };
+            }
+            Step::DeleteLabelled {
+                kind,
+                namespace,
+                label: (key, value),
+            } => self
+                .api
+                .delete_labelled(*kind, namespace, &format!("{key}={value}"))
+                .await
+                .map(|_| Value::Null),
+            Step::CancelEvacuation { vmi, node } => {
+                let body = json!({"evacuationNodeName": node});
+                self.api
+                    .put(subresource(&vmi.id, "evacuate/cancel"), &body)
+                    .await
+                    .map(|()| Value::Null)
+            }
+            Step::KeepScreen { machine, vmi, name } => {
+                self.keep_screen(machine, vmi, name).await;
+                return Ok(None);
+            }
+        };
+        written.map(Some).map_err(|fault| stop(&step.id(), fault))
+    }
+
+    /// POST. What has the name already is either ours, and the step is done, or somebody's, and nothing of it is
+    /// touched.
+    async fn create(&self, object: &Object, mut body: Value) -> Result<Option<Value>, Stop> {
+        let address = object.kind.address();
+        body["apiVersion"] = address.api_version().into();
+        body["kind"] = address.kind.into();
+        let id = object.id();
+        match self.api.create(&id, &body).await {
+            Ok(written) => Ok(Some(written)),
+            Err(Fault::Exists) if id.kind == Kind::Secret => self.replace_secret(object, &body).await,
+            Err(Fault::Exists) => {
+                let there = self.api.get(&id).await.map_err(|fault| stop(&id, fault))?;
+                match there {
+                    None => Err(Stop::Conflict(format!("{id} went while it was made"))),
+                    Some(there) if ours(object, &there) => Ok(Some(there)),
+                    Some(_) => Err(name_taken(&id)),
+                }
+            }
+            Err(fault) => Err(stop(&id, fault)),
+        }
+    }
+
+    /// The operator may not read Secrets: one that has the name is taken away by our uid label, and made again.
+    async fn replace_secret(&self, object: &Object, body: &Value) -> Result<Option<Value>, Stop> {
+        let id = object.id();
+        let Some(uid) = object.label(names::MACHINE_UID) else {
+            return Err(name_taken(&id));
+        };
+        let label = format!("{}={uid}", names::MACHINE_UID);
+        self.api
+            .delete_labelled(Kind::Secret, &id.namespace, &label)
+            .await
+            .map_err(|fault| stop(&id, fault))?;
+        match self.api.create(&id, body).await {
+            Ok(written) => Ok(Some(written)),
+            Err(Fault::Exists) => Err(name_taken(&id)),
+            Err(fault) => Err(stop(&id, fault)),
+        }
+    }
+
+    /// A conflict of a delete means: gone or made again (done), or changed since (decide again).
+    async fn gone_or(&self, target: &Target, why: String) -> Result<Option<Value>, Stop> {
+        match self.api.get(&target.id).await {
+            Ok(Some(there)) if there["metadata"]["uid"] == target.uid.as_str() => Err(Stop::Conflict(why)),
+            Ok(_) => Ok(None),
+            // no right to read it (Secrets): the next pass will tell
+            Err(_) => Err(Stop::Conflict(why)),
+        }
+    }
+
+    /// Our finalizer and no other, at the very version that was decided on.
+    async fn finalizers(&self, target: &Target, finalizer: &str, add: bool) -> Result<Value, Fault> {
+        let Some(there) = self.api.get(&target.id).await? else {
+            return if add {
+                Err(Fault::Conflict("gone".into()))
+            } else {
+                Ok(Value::Null)
+            };
+        };
+        if there["metadata"]["uid"] != target.uid.as_str() {
+            return Err(Fault::Conflict("made again under its name".into()));
+        }
+        if add && there["metadata"]["deletionTimestamp"].is_string() {
+            return Err(Fault::Conflict("being deleted".into()));
+        }
+        let mut list: Vec<String> = there["metadata"]["finalizers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(Into::into)
+            .collect();
+        let had = list.iter().any(|f| f == finalizer);
+        match (add, had) {
+            (true, true) | (false, false) => return Ok(there),
+            (true, false) => list.push(finalizer.to_owned()),
+            (false, true) => list.retain(|f| f != finalizer),
+        }
+        self.api
+            .merge(&target.id, &on(target, json!({"metadata": {"finalizers": list}})))
+            .await
+    }
+
+    async fn with_osk(&self, object: &Object, osk: Option<&SecretKey>) -> Result<Value, Stop> {
+        let id = object.id();
+        let refused = |message: String| {
+            Stop::Refused(Refusal {
+                of: id.clone(),
+                cause: RefusalCause::Forbidden,
+                message,
+            })
+        };
+        let Some(SecretKey { name, key }) = osk else {
+            return Err(refused(
+                "PlatformConfig/default: spec.smc.oskSecretRef is not set; set it".into(),
+            ));
+        };
+        let secret = Id::new(Kind::Secret, &self.platform_namespace, &name.0);
+        let there = self.api.get(&secret).await.map_err(|fault| stop(&secret, fault))?;
+        let value = there.as_ref().and_then(|secret| secret["data"][key].as_str());
+        let Some(value) = value else {
+            let at = &self.platform_namespace;
+            return Err(refused(format!(
+                "Secret {at}/{name} has no key {key}; make it (PlatformConfig spec.smc.oskSecretRef)"
+            )));
+        };
+        let mut body = object.body.clone();
+        body["binaryData"] = json!({"osk": value});
+        Ok(body)
+    }
+
+    fn with_access(&self, object: &Object) -> Value {
+        let mut body = object.body.clone();
+        let uid = object.label(names::MACHINE_UID).unwrap_or_default();
+        body["stringData"]["token"] = self.secrets.token(uid).into();
+        body["stringData"]["ca.crt"] = self.secrets.authority().into();
+        body
+    }
+
+    /// Evidence: whatever goes wrong here is told and holds nothing up.
+    async fn keep_screen(&self, machine: &Target, vmi: &Target, name: &str) {
+        /// A ConfigMap holds 1 MiB, base64 included.
+        const LIMIT: usize = 700 * 1024;
+        let picture = match self
+            .api
+            .bytes(subresource(&vmi.id, "vnc/screenshot?moveCursor=false"), LIMIT)
+            .await
+        {
+            Ok(picture) => picture,
+            Err(fault) => return tracing::warn!(machine = %machine.id, ?fault, "the last screen could not be taken"),
+        };
+        let id = Id::new(Kind::ConfigMap, &machine.id.namespace, name);
+        // kept with the machine's object, gone with it: owned by it, unlike all else that is the machine's
+        let owner = json!({"apiVersion": "machine.dockerios.io/v1alpha1", "kind": "MacOSMachine",
+            "name": machine.id.name, "uid": machine.uid});
+        let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "immutable": true,
+            "metadata": {"name": name, "namespace": machine.id.namespace, "ownerReferences": [owner],
+                "labels": {names::MACHINE: machine.id.name}},
+            "binaryData": {"screen.png": STANDARD.encode(picture)}});
+        if let Err(fault) = self.api.create(&id, &body).await {
+            tracing::warn!(machine = %machine.id, ?fault, "the last screen could not be kept");
+        }
+    }
+}
+
+impl Outcome {
+    fn note(&mut self, kind: Kind, written: Option<&Value>) {
+        if let (Some(source), Some(version)) = (Source::of(kind), written.map(version_of).filter(|v| *v > 0)) {
+            self.barrier.push((source, version));
+        }
+    }
+
+    fn stopped(&mut self, id: &Id, step: &Step, stop: Stop) {
+        match stop {
+            Stop::Conflict(why) => {
+                tracing::debug!(%id, step = %step.id(), why, "changed since it was decided on");
+                self.conflict = true;
+            }
+            Stop::Refused(refusal) => {
+                tracing::info!(%id, step = %step.id(), why = refusal.message, "refused");
+                self.refusal = Some(refusal);
+            }
+            Stop::Later(why) => {
+                tracing::warn!(%id, step = %step.id(), why, "could not be done now");
+                self.later = Some(why);
+            }
+        }
+    }
+}
+
+/// Whether what is there is what would have been made: of the same machine, or of the same owner, or (for objects of
+/// the platform) with the same labels.
+fn ours(object: &Object, there: &Value) -> bool {
+    let wanted = &object.body["metadata"];
+    if let Some(uid) = object.label(names::MACHINE_UID) {
+        return there["metadata"]["labels"][names::MACHINE_UID] == uid;
+    }
+    if let Some(claim) = object.label(names::CLAIM_UID) {
+        return there["metadata"]["labels"][names::CLAIM_UID] == claim;
+    }
+    if let Some(owner) = wanted["ownerReferences"].get(0) {
+        let owners = there["metadata"]["ownerReferences"].as_array();
+        return owners.into_iter().flatten().any(|o| o["uid"] == owner["uid"]);
+    }
+    let labels = wanted["labels"].as_object();
+    labels.is_some_and(|labels| !labels.is_empty() && labels.iter().all(|(k, v)| there["metadata"]["labels"][k] == *v))
+}
+
+/// A merge patch on that very object.
+fn on(target: &Target, mut patch: Value) -> Value {
+    patch["metadata"]["uid"] = target.uid.clone().into();
+    if let Some(version) = &target.resource_version {
+        patch["metadata"]["resourceVersion"] = version.clone().into();
+    }
+    patch
+}
+
+fn version_text(object: &Value) -> Option<String> {
+    object["metadata"]["resourceVersion"].as_str().map(str::to_owned)
+}
+
+fn status_of(id: &Id, version: &str, status: &Value) -> Value {
+    let at = id.kind.address();
+    let mut metadata = json!({"name": id.name, "resourceVersion": version});
+    if !id.namespace.is_empty() {
+        metadata["namespace"] = id.namespace.clone().into();
+    }
+    json!({"apiVersion": at.api_version(), "kind": at.kind, "metadata": metadata, "status": status})
+}
+
+/// KubeVirt serves these beside the object.
+fn subresource(vmi: &Id, what: &str) -> String {
+    path(vmi).replacen("/apis/kubevirt.io/", "/apis/subresources.kubevirt.io/", 1) + "/" + what
+}
+
+fn name_taken(id: &Id) -> Stop {
+    let message = format!("{id} exists and is not ours; delete or rename it");
+    Stop::Refused(Refusal {
+        of: id.clone(),
+        cause: RefusalCause::NameTaken,
+        message,
+    })
+}
+
+fn unproven(id: &Id, unproven: Unproven) -> Stop {
+    match unproven {
+        Unproven::Found(message) => Stop::Refused(Refusal {
+            of: id.clone(),
+            cause: RefusalCause::Unproven,
+            message,
+        }),
+        Unproven::Fault(fault) => stop(id, fault),
+    }
+}
+
+fn stop(id: &Id, fault: Fault) -> Stop {
+    match fault {
+        Fault::Conflict(why) => Stop::Conflict(why),
+        Fault::Exists => Stop::Conflict(format!("{id} exists")),
+        Fault::Refused(message) => Stop::Refused(Refusal {
+            of: id.clone(),
+            cause: RefusalCause::Forbidden,
+            message,
+        }),
+        Fault::Later(why) => Stop::Later(why),
+    }
+}

@@ -1,0 +1,190 @@
+//! Which object's pass is due. Invariant: one pass at a time per object; what is asked for during a pass is not lost.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    time::{Duration, Instant},
+};
+
+use dockerios_core::Id;
+
+use crate::source::Source;
+
+/// What must have been seen before an object is decided about again: its last writes.
+pub type Barrier = Vec<(Source, u64)>;
+
+/// Due passes, future wakes, and objects whose pass is under way.
+#[derive(Debug, Default)]
+pub struct Queue {
+    due: VecDeque<Id>,
+    queued: HashSet<Id>,
+    wakes: BTreeMap<(Instant, Id), ()>,
+    wake_of: HashMap<Id, Instant>,
+    /// Under way, and whether it was asked for again meanwhile.
+    busy: HashMap<Id, bool>,
+    /// Written, and not yet seen again.
+    parked: HashMap<Id, Parked>,
+    failures: HashMap<Id, u32>,
+}
+
+#[derive(Debug)]
+struct Parked {
+    barrier: Barrier,
+    again: bool,
+}
+
+/// First and longest pause after a failure of an object's steps.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(120));
+
+impl Queue {
+    /// Asks for a pass.
+    pub fn ask(&mut self, id: Id) {
+        if let Some(again) = self.busy.get_mut(&id) {
+            *again = true;
+        } else if let Some(parked) = self.parked.get_mut(&id) {
+            parked.again = true;
+        } else if self.queued.insert(id.clone()) {
+            self.due.push_back(id);
+        }
+    }
+
+    /// Asks for a pass at that moment, or earlier if one is asked for earlier.
+    pub fn ask_at(&mut self, id: Id, moment: Instant) {
+        match self.wake_of.get(&id) {
+            Some(earlier) if *earlier <= moment => return,
+            Some(later) => {
+                self.wakes.remove(&(*later, id.clone()));
+            }
+            None => {}
+        }
+        self.wake_of.insert(id.clone(), moment);
+        self.wakes.insert((moment, id), ());
+    }
+
+    /// The next moment at which a wake is due.
+    pub fn next_wake(&self) -> Option<Instant> {
+        self.wakes.first_key_value().map(|((moment, _), ())| *moment)
+    }
+
+    /// The next object whose pass is due.
+    pub fn pop(&mut self, now: Instant) -> Option<Id> {
+        while let Some(((moment, id), ())) = self.wakes.first_key_value().map(|(k, v)| (k.clone(), *v)) {
+            if moment > now {
+                break;
+            }
+            self.wakes.remove(&(moment, id.clone()));
+            self.wake_of.remove(&id);
+            self.ask(id);
+        }
+        let id = self.due.pop_front()?;
+        self.queued.remove(&id);
+        Some(id)
+    }
+
+    /// Its steps are being carried out.
+    pub fn begin(&mut self, id: Id) {
+        self.busy.insert(id, false);
+    }
+
+    /// Its steps are done. It is decided about again once its writes were seen.
+    pub fn finish(&mut self, id: &Id, barrier: Barrier) {
+        let again = self.busy.remove(id).unwrap_or_default();
+        if barrier.is_empty() {
+            if again {
+                self.ask(id.clone());
+            }
+        } else {
+            // seeing its own writes is news to it in any case
+            self.parked.insert(id.clone(), Parked { barrier, again: true });
+        }
+    }
+
+    /// Lets go of those whose writes were all seen.
+    pub fn unpark(&mut self, caught_up: impl Fn(Source, u64) -> bool) {
+        if self.parked.is_empty() {
+            return;
+        }
+        let seen = |parked: &Parked| {
+            parked
+                .barrier
+                .iter()
+                .all(|(source, version)| caught_up(*source, *version))
+        };
+        let free: Vec<Id> = self
+            .parked
+            .iter()
+            .filter(|(_, p)| seen(p))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in free {
+            if self.parked.remove(&id).is_some_and(|parked| parked.again) {
+                self.ask(id);
+            }
+        }
+    }
+
+    /// Its steps failed: again after a pause that doubles, with jitter.
+    pub fn failed(&mut self, id: &Id, now: Instant) {
+        let failures = self.failures.entry(id.clone()).or_default();
+        let pause = PAUSE.0.saturating_mul(1 << (*failures).min(12)).min(PAUSE.1);
+        *failures += 1;
+        self.ask_at(id.clone(), now + pause.mul_f32(rand::random_range(0.8..1.2)));
+    }
+
+    /// Its steps went well.
+    pub fn succeeded(&mut self, id: &Id) {
+        self.failures.remove(id);
+    }
+
+    /// Nothing is due, under way or waiting to be seen.
+    pub fn at_rest(&self) -> bool {
+        self.due.is_empty() && self.busy.is_empty() && self.parked.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dockerios_core::Kind;
+
+    use super::*;
+
+    fn id(name: &str) -> Id {
+        Id::new(Kind::MacOSMachine, "n", name)
+    }
+
+    #[test]
+    fn what_is_asked_for_during_a_pass_comes_after_it() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.ask(id("a"));
+        queue.ask(id("a"));
+        assert_eq!(queue.pop(now), Some(id("a")));
+        queue.begin(id("a"));
+        queue.ask(id("a"));
+        assert_eq!(queue.pop(now), None, "one pass at a time");
+        queue.finish(&id("a"), vec![]);
+        assert_eq!(queue.pop(now), Some(id("a")));
+    }
+
+    #[test]
+    fn an_object_waits_until_its_own_writes_were_seen() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.begin(id("a"));
+        queue.finish(&id("a"), vec![(Source::Machines, 7)]);
+        queue.ask(id("a"));
+        queue.unpark(|_, version| version <= 6);
+        assert_eq!(queue.pop(now), None);
+        queue.unpark(|_, version| version <= 7);
+        assert_eq!(queue.pop(now), Some(id("a")));
+        assert!(queue.at_rest());
+    }
+
+    #[test]
+    fn the_earliest_wake_holds() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.ask_at(id("a"), now + Duration::from_secs(9));
+        queue.ask_at(id("a"), now + Duration::from_secs(3));
+        queue.ask_at(id("a"), now + Duration::from_secs(6));
+        assert_eq!(queue.pop(now + Duration::from_secs(2)), None);
+        assert_eq!(queue.pop(now + Duration::from_secs(4)), Some(id("a")));
+        assert_eq!(queue.pop(now + Duration::from_secs(99)), None, "woken once");
+    }
+}

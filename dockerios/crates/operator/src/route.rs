@@ -1,0 +1,229 @@
+//! Which passes a change asks for: the object's own, and those of everybody who reads it.
+
+use dockerios_core::{Id, Kind};
+
+use crate::{
+    index::{Index, IndexKey},
+    shelf::{Change, Place},
+    source::Source,
+    world::World,
+};
+
+/// The passes that a change of an object of that source asks for.
+pub fn route(world: &World, source: Source, change: &Change) -> Vec<Id> {
+    let mut passes = Passes { world, ids: Vec::new() };
+    let (namespace, name) = &change.at;
+    if let Some(kind) = own_pass(source) {
+        passes.ids.push(Id::new(kind, namespace, name));
+    }
+    // where it was found before counts as much as where it is found now
+    for key in change.before.iter().chain(&change.after) {
+        passes.by_key(source, key, namespace);
+    }
+    passes.by_kind(source, namespace, name);
+    passes.ids
+}
+
+/// Kinds that have a pass of their own.
+pub const fn own_pass(source: Source) -> Option<Kind> {
+    Some(match source {
+        Source::PlatformConfigs => Kind::PlatformConfig,
+        Source::Images => Kind::MacOSImage,
+        Source::IdentityPools => Kind::IdentityPool,
+        Source::Identities => Kind::MachineIdentity,
+        Source::Classes => Kind::MacOSMachineClass,
+        Source::Machines => Kind::MacOSMachine,
+        Source::MachinePools => Kind::MacOSMachinePool,
+        Source::Claims => Kind::MacOSMachineClaim,
+        _ => return None,
+    })
+}
+
+struct Passes<'w> {
+    world: &'w World,
+    ids: Vec<Id>,
+}
+
+impl Passes<'_> {
+    fn by_key(&mut self, source: Source, (index, value): &IndexKey, namespace: &str) {
+        match index {
+            Index::MachineUid => self.machine_of_uid(value, namespace),
+            Index::Holder => self.machine_of_uid(value, ""),
+            Index::Identity | Index::BootDiskOf => self.ids.push(Id::new(Kind::MachineIdentity, "", value)),
+            Index::Image => {
+                self.ids.push(Id::new(Kind::MacOSImage, "", value));
+            }
+            Index::IdentityPool => {
+                self.ids.push(Id::new(Kind::IdentityPool, "", value));
+                if source == Source::Identities {
+                    self.waiting_for_identities(value);
+                }
+            }
+            Index::Pool if source == Source::Machines => self.pool_of_uid(value, namespace),
+            Index::Pool => self.within(Kind::MacOSMachinePool, value),
+            Index::Claim => {
+                let claims = self.world.claims.places(Index::Uid, value);
+                self.add(
+                    Kind::MacOSMachineClaim,
+                    claims.into_iter().filter(|(space, _)| space == namespace).collect(),
+                );
+            }
+            Index::Source => {
+                let images = self.world.images.every_place();
+                self.add(Kind::MacOSImage, images);
+            }
+            Index::Uid | Index::ClaimName | Index::Class | Index::FirmwareUuid | Index::Node | Index::Owner => {}
+        }
+    }
+
+    fn by_kind(&mut self, source: Source, namespace: &str, name: &str) {
+        let world = self.world;
+        match source {
+            // the platform's settings are read by all
+            Source::PlatformConfigs => {
+                self.add(Kind::MacOSMachineClass, world.classes.every_place());
+                self.add(Kind::MachineIdentity, world.identities.every_place());
+                self.add(Kind::IdentityPool, world.identity_pools.every_place());
+                self.add(Kind::MacOSMachine, world.machines.every_place());
+                self.add(Kind::MacOSMachineClaim, world.claims.every_place());
+            }
+            Source::KubeVirts | Source::Plugins | Source::StorageProfiles | Source::BuilderPods | Source::Jobs => {
+                self.add(Kind::PlatformConfig, world.platforms.every_place());
+            }
+            Source::StorageClasses => {
+                self.add(Kind::MacOSMachineClass, world.classes.every_place());
+                self.add(Kind::MacOSImage, world.images.every_place());
+            }
+            Source::Images => {
+                let classes = world.classes.places(Index::Image, name);
+                for (_, class) in &classes {
+                    self.machines_of_class(class);
+                }
+                self.add(Kind::MacOSMachineClass, classes);
+            }
+            Source::IdentityPools => {
+                let classes = world.classes.places(Index::IdentityPool, name);
+                self.add(Kind::MacOSMachineClass, classes);
+                self.add(
+                    Kind::MachineIdentity,
+                    world.identities.places(Index::IdentityPool, name),
+                );
+                self.waiting_for_identities(name);
+            }
+            Source::Classes => {
+                self.machines_of_class(name);
+                self.add(Kind::MacOSMachinePool, world.pools.places(Index::Class, name));
+                self.add(Kind::MacOSMachineClaim, world.claims.every_place());
+                self.add(Kind::MacOSImage, world.images.every_place());
+                self.add(Kind::IdentityPool, world.identity_pools.every_place());
+            }
+            Source::Machines => self.neighbours(namespace),
+            Source::MachinePools => {
+                self.add(
+                    Kind::MacOSMachineClaim,
+                    world.claims.places(Index::Pool, &format!("{namespace}/{name}")),
+                );
+            }
+            Source::Claims => {
+                self.claimed(namespace, name);
+                self.neighbours(namespace);
+            }
+            Source::Nodes => self.on_node(name),
+            Source::Namespaces => {
+                let machines = world
+                    .machines
+                    .every_place()
+                    .into_iter()
+                    .filter(|(space, _)| space == name)
+                    .collect();
+                self.add(Kind::MacOSMachine, machines);
+            }
+            Source::Snapshots => self.add(Kind::MacOSImage, world.images.every_place()),
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, kind: Kind, places: Vec<Place>) {
+        self.ids.extend(
+            places
+                .into_iter()
+                .map(|(namespace, name)| Id::new(kind, namespace, name)),
+        );
+    }
+
+    fn within(&mut self, kind: Kind, slashed: &str) {
+        if let Some((namespace, name)) = slashed.split_once('/') {
+            self.ids.push(Id::new(kind, namespace, name));
+        }
+    }
+
+    fn machine_of_uid(&mut self, uid: &str, namespace: &str) {
+        let places = self.world.machines.places(Index::Uid, uid);
+        let places = places
+            .into_iter()
+            .filter(|(space, _)| namespace.is_empty() || space == namespace)
+            .collect();
+        self.add(Kind::MacOSMachine, places);
+        // an identity may hold a machine that is gone
+        self.add(Kind::MachineIdentity, self.world.identities.places(Index::Holder, uid));
+    }
+
+    fn pool_of_uid(&mut self, uid: &str, namespace: &str) {
+        let places = self.world.pools.places(Index::Uid, uid);
+        self.add(
+            Kind::MacOSMachinePool,
+            places.into_iter().filter(|(space, _)| space == namespace).collect(),
+        );
+    }
+
+    fn machines_of_class(&mut self, class: &str) {
+        self.add(Kind::MacOSMachine, self.world.machines.places(Index::Class, class));
+    }
+
+    /// Machines of the classes that take identities of that pool.
+    fn waiting_for_identities(&mut self, pool: &str) {
+        for (_, class) in self.world.classes.places(Index::IdentityPool, pool) {
+            self.machines_of_class(&class);
+        }
+    }
+
+    /// Claims and pools share the machines of their namespace.
+    fn neighbours(&mut self, namespace: &str) {
+        let here = |places: Vec<Place>| places.into_iter().filter(|(space, _)| space == namespace).collect();
+        self.add(Kind::MacOSMachineClaim, here(self.world.claims.every_place()));
+        self.add(Kind::MacOSMachinePool, here(self.world.pools.every_place()));
+    }
+
+    /// Machines that name the claim.
+    fn claimed(&mut self, namespace: &str, name: &str) {
+        let at = format!("{namespace}/{name}");
+        self.add(Kind::MacOSMachine, self.world.machines.places(Index::ClaimName, &at));
+    }
+
+    fn on_node(&mut self, node: &str) {
+        let world = self.world;
+        let mut uids = Vec::new();
+        for instance in world.vmis.by(Index::Node, node).present().into_iter().flatten() {
+            uids.extend(
+                instance
+                    .metadata
+                    .labels
+                    .as_ref()
+                    .and_then(|l| l.get(dockerios_api::names::MACHINE_UID))
+                    .cloned(),
+            );
+        }
+        for pod in world.pods.by(Index::Node, node).present().into_iter().flatten() {
+            uids.extend(
+                pod.metadata
+                    .labels
+                    .as_ref()
+                    .and_then(|l| l.get(dockerios_api::names::MACHINE_UID))
+                    .cloned(),
+            );
+        }
+        for uid in uids {
+            self.machine_of_uid(&uid, "");
+        }
+    }
+}

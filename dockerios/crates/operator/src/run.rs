@@ -1,0 +1,235 @@
+//! The loop: take in what was seen, decide about what is due, have it carried out.
+//!
+//! Deciding happens here and nowhere else, one object after the other, without waiting for anything. Carrying out
+//! happens beside it, for many objects at once.
+
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
+
+use dockerios_core::{Id, News, check::check};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{
+    Client,
+    runtime::events::{Event, EventType, Recorder, Reporter},
+};
+use dockerios_api::config::platform_config::Headroom;
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
+
+use crate::{
+    act::{Hands, Outcome},
+    feed::feed,
+    headroom::Reading,
+    pass::{Pass, pass},
+    queue::Queue,
+    route::route,
+    source::Source,
+    world::{Notice, World},
+};
+
+/// Notices that may wait to be taken in; feeds wait beyond.
+const BACKLOG: usize = 4096;
+/// Plans that are carried out at once.
+const HANDS: usize = 64;
+/// A pass of every object that often, though nothing changed: for what no watch tells.
+const ROUND: Duration = Duration::from_secs(600);
+
+/// The loop and what it holds.
+pub struct Engine {
+    world: World,
+    queue: Queue,
+    hands: Hands,
+    recorder: Recorder,
+    acting: JoinSet<(Id, Outcome)>,
+    notices: mpsc::Receiver<(Source, Notice)>,
+    readings: mpsc::Receiver<Reading>,
+    /// Headroom rules, for those who ask how much room there is.
+    rules: watch::Sender<Vec<Headroom>>,
+    /// Sources that have said nothing yet, good or bad. Nothing is decided before all have spoken.
+    silent: HashSet<Source>,
+}
+
+impl Engine {
+    /// Starts the feeds. Nothing is decided before [`Engine::run`].
+    pub fn start(client: Client, hands: Hands, world: World) -> Self {
+        let (say, notices) = mpsc::channel(BACKLOG);
+        for source in Source::ALL {
+            tokio::spawn(feed(client.clone(), source, world.platform_namespace.clone(), say.clone()));
+        }
+        let (tell, readings) = mpsc::channel(16);
+        let (rules, told) = watch::channel(Vec::new());
+        tokio::spawn(crate::headroom::watch(told, tell));
+        let reporter = Reporter { controller: "dockerios-operator".into(), instance: None };
+        Self {
+            world,
+            queue: Queue::default(),
+            hands,
+            recorder: Recorder::new(client, reporter),
+            acting: JoinSet::new(),
+            notices,
+            readings,
+            rules,
+            silent: Source::ALL.into_iter().collect(),
+        }
+    }
+
+    /// Runs until the feeds end, which they do not.
+    pub async fn run(mut self) {
+        let mut round = tokio::time::interval(ROUND);
+        loop {
+            let wake = self.queue.next_wake().unwrap_or_else(|| Instant::now() + ROUND);
+            tokio::select! {
+                notice = self.notices.recv() => match notice {
+                    Some(notice) => self.take_all(notice),
+                    None => return,
+                },
+                Some(done) = self.acting.join_next(), if !self.acting.is_empty() => match done {
+                    Ok((id, outcome)) => self.finished(&id, outcome),
+                    Err(error) => tracing::error!(%error, "a plan's execution ended badly"),
+                },
+                Some(reading) = self.readings.recv() => self.read(reading),
+                _ = round.tick() => self.everything(),
+                () = tokio::time::sleep_until(wake.into()) => {}
+            }
+            self.decide_what_is_due();
+        }
+    }
+
+    /// Takes in a notice and all that wait behind it: many changes of one object are one pass.
+    fn take_all(&mut self, first: (Source, Notice)) {
+        let mut next = Some(first);
+        while let Some((source, notice)) = next {
+            self.silent.remove(&source);
+            let changes = self.world.take(source, notice);
+            for change in &changes {
+                for id in route(&self.world, source, change) {
+                    self.queue.ask(id);
+                }
+            }
+            next = self.notices.try_recv().ok();
+        }
+        self.pass_on_rules();
+        let world = &self.world;
+        self.queue.unpark(|source, version| world.caught_up(source, version));
+    }
+
+    fn pass_on_rules(&self) {
+        let platform = self.world.platform();
+        let storage = platform.present().and_then(|p| p.spec.storage.as_ref());
+        let wanted = storage.map(|s| s.headroom.as_slice()).unwrap_or_default();
+        self.rules.send_if_modified(|rules| {
+            let news = rules.as_slice() != wanted;
+            if news {
+                *rules = wanted.to_vec();
+            }
+            news
+        });
+    }
+
+    fn decide_what_is_due(&mut self) {
+        if !self.silent.is_empty() {
+            return;
+        }
+        while self.acting.len() < HANDS {
+            let Some(id) = self.queue.pop(Instant::now()) else { return };
+            if let Some(pass) = pass(&self.world, &id, Timestamp::now()) {
+                self.pursue(id, pass);
+            }
+        }
+    }
+
+    /// Judges the plan and has it carried out.
+    fn pursue(&mut self, id: Id, pass: Pass) {
+        if let Some(wake) = pass.plan.wake {
+            self.queue.ask_at(id.clone(), Instant::now() + until(wake));
+        }
+        if let Err(broken) = check(&pass.plan) {
+            // a defect of ours: nothing of the plan is done
+            tracing::error!(%id, broken, "a plan breaks an invariant and is not carried out");
+            debug_assert!(false, "{id}: {broken}");
+            return;
+        }
+        if pass.plan.idle() {
+            self.world.remember(&id, None);
+            self.queue.succeeded(&id);
+            return;
+        }
+        self.queue.begin(id.clone());
+        let (hands, recorder) = (self.hands.clone(), self.recorder.clone());
+        self.acting.spawn(async move {
+            let outcome = hands.carry_out(&id, &pass.version, &pass.plan, pass.osk.as_ref()).await;
+            // what could not be written is not told as done
+            if outcome.later.is_none() && !outcome.conflict {
+                tell(&recorder, &id, &pass.uid, &pass.plan.news).await;
+            }
+            (id, outcome)
+        });
+    }
+
+    fn finished(&mut self, id: &Id, outcome: Outcome) {
+        let news = outcome.refusal != self.world.refusal(id);
+        let refused = outcome.refusal.is_some();
+        self.world.remember(id, outcome.refusal);
+        self.queue.finish(id, outcome.barrier);
+        if outcome.later.is_some() || (refused && !news) {
+            self.queue.failed(id, Instant::now());
+        } else if refused || outcome.conflict {
+            // a new refusal is to be said at once; a conflict means that the facts have changed
+            self.queue.ask_at(id.clone(), Instant::now() + Duration::from_millis(20));
+        } else {
+            self.queue.succeeded(id);
+        }
+        let world = &self.world;
+        self.queue.unpark(|source, version| world.caught_up(source, version));
+    }
+
+    fn read(&mut self, reading: Reading) {
+        if self.world.capacity.take(reading) {
+            for (namespace, name) in self.world.machines.every_place() {
+                self.queue.ask(Id::new(dockerios_core::Kind::MacOSMachine, namespace, name));
+            }
+        }
+    }
+
+    fn everything(&mut self) {
+        for (source, places) in self.world.places_with_a_pass() {
+            if let Some(kind) = crate::route::own_pass(source) {
+                places.into_iter().for_each(|(namespace, name)| self.queue.ask(Id::new(kind, namespace, name)));
+            }
+        }
+    }
+}
+
+/// From now until that moment; nothing if it has passed.
+fn until(moment: Timestamp) -> Duration {
+    Duration::try_from(moment.duration_since(Timestamp::now())).unwrap_or_default()
+}
+
+async fn tell(recorder: &Recorder, id: &Id, uid: &str, news: &[News]) {
+    let at = id.kind.address();
+    let regarding = ObjectReference {
+        api_version: Some(at.api_version()),
+        kind: Some(at.kind.into()),
+        name: Some(id.name.clone()),
+        namespace: (!id.namespace.is_empty()).then(|| id.namespace.clone()),
+        uid: Some(uid.into()),
+        ..ObjectReference::default()
+    };
+    for News { warning, reason, note } in news {
+        let event = Event {
+            type_: if *warning { EventType::Warning } else { EventType::Normal },
+            reason: reason.clone(),
+            note: Some(note.clone()),
+            action: reason.clone(),
+            secondary: None,
+        };
+        if let Err(error) = recorder.publish(&event, &regarding).await {
+            tracing::warn!(%id, %error, "an event could not be told");
+        }
+    }
+}
