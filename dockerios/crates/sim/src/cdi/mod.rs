@@ -1,0 +1,7 @@
+//! Plays CDI: fills the claims of DataVolumes.
+
+mod claim;
+mod fill;
+pub(crate) mod rights;
+
+pub(crate) use fill::volume;
