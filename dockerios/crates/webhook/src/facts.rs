@@ -13,9 +13,13 @@ use kube::{
     core::{ApiResource, DynamicObject},
 };
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 /// How long one read may take. All reads of a review run side by side, and the API server waits five seconds for us.
 const PATIENCE: Duration = Duration::from_millis(3500);
+
+/// Before a read is tried again; doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Reads facts.
 #[derive(Clone)]
@@ -82,7 +86,7 @@ impl Eyes {
             return Seen::Absent;
         };
         let api: Api<K> = Api::all(self.client.clone());
-        match in_time(api.get_opt(name)).await {
+        match in_time(|| api.get_opt(name)).await {
             Ok(Some(found)) => Seen::Present(found),
             Ok(None) => Seen::Absent,
             Err(why) => Seen::Unknown(why),
@@ -95,7 +99,8 @@ impl Eyes {
         K: Resource<DynamicType = ()> + DeserializeOwned,
     {
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &ApiResource::erase::<K>(&()));
-        let list = match in_time(api.list(&ListParams::default())).await {
+        let params = ListParams::default();
+        let list = match in_time(|| api.list(&params)).await {
             Ok(list) => list,
             Err(why) => return Seen::Unknown(why),
         };
@@ -111,12 +116,27 @@ impl Eyes {
     }
 }
 
-async fn in_time<T>(read: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
-    match tokio::time::timeout(PATIENCE, read).await {
-        Ok(Ok(found)) => Ok(found),
-        Ok(Err(kube::Error::Api(status))) => Err(status.message.clone()),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+/// Reads, and reads again while the API server says that it cannot just now (a kind that was defined a moment ago, a
+/// server that is busy or begins).
+async fn in_time<T, R>(read: impl Fn() -> R) -> Result<T, String>
+where
+    R: Future<Output = kube::Result<T>>,
+{
+    let deadline = Instant::now() + PATIENCE;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let why = match tokio::time::timeout_at(deadline, read()).await {
+            Ok(Ok(found)) => return Ok(found),
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 429 | 500 | 503 | 504) => status.message.clone(),
+            Ok(Err(kube::Error::Api(status))) => return Err(status.message.clone()),
+            Ok(Err(error)) => return Err(error.to_string()),
+            Err(_) => return Err(format!("no answer within {PATIENCE:?}")),
+        };
+        if Instant::now() + pause >= deadline {
+            return Err(why);
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
     }
 }
 

@@ -2,7 +2,10 @@
 //! own kinds first of all.
 
 use anyhow::Result;
+use dockerios_pki::Authority;
 use dockerios_testkit::{ControlPlane, Options, apply_file, apply_yaml, expect};
+use dockerios_webhook::{CONFIGURATION, Reach, register};
+use k8s_openapi::{ByteString, api::admissionregistration::v1::ValidatingWebhookConfiguration};
 use kube::{
     Api, Client,
     api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
@@ -125,6 +128,18 @@ async fn with_the_webhook_away_nothing_new_of_ours_gets_in_and_all_else_goes_on(
     for (plural, object) in kinds() {
         expect::accepted(create(plural, &object).await)?;
     }
+    let operator = plane
+        .client_of_service_account("dockerios-system", "dockerios-operator")
+        .await?;
+    let early = register(&operator, &Reach::Service, "")
+        .await
+        .expect_err("nothing is installed");
+    assert!(
+        early
+            .to_string()
+            .contains("Is deploy/webhook/configuration.yaml of this version installed?"),
+        "{early}"
+    );
     for file in ["webhook/service.yaml", "webhook/configuration.yaml"] {
         apply_file(&admin, deploy(file)).await?;
     }
@@ -132,6 +147,7 @@ async fn with_the_webhook_away_nothing_new_of_ours_gets_in_and_all_else_goes_on(
         apply_file(&admin, deploy(&format!("policies/{file}.yaml"))).await?;
     }
     registered(&admin).await?;
+    injected(&plane).await?;
 
     for (plural, object) in kinds() {
         let mut another = object.clone();
@@ -193,6 +209,36 @@ async fn with_the_webhook_away_nothing_new_of_ours_gets_in_and_all_else_goes_on(
     for (plural, object) in others {
         expect::accepted(create(plural, &object).await)?;
     }
+    Ok(())
+}
+
+/// The operator's own rights let it add the authorities to what is installed, and it owns nothing else there.
+async fn injected(plane: &ControlPlane) -> Result<()> {
+    let operator = plane
+        .client_of_service_account("dockerios-system", "dockerios-operator")
+        .await?;
+    let authority = Authority::open(operator.clone(), "dockerios-system", "dockerios-authority").await?;
+    let configurations: Api<ValidatingWebhookConfiguration> = Api::all(operator.clone());
+    let before = configurations.get(CONFIGURATION).await?;
+    for _ in 0..2 {
+        register(&operator, &Reach::Service, &authority.ca_pem()).await?;
+    }
+    let after = configurations.get(CONFIGURATION).await?;
+    let mut expected = before.webhooks.clone().unwrap_or_default();
+    assert!(expected.iter().all(|webhook| webhook.client_config.ca_bundle.is_none()));
+    for webhook in &mut expected {
+        webhook.client_config.ca_bundle = Some(ByteString(authority.ca_pem().into_bytes()));
+    }
+    assert_eq!(after.webhooks, Some(expected));
+    let managers = after.metadata.managed_fields.unwrap_or_default();
+    let ours = managers
+        .iter()
+        .find(|entry| entry.manager.as_deref() == Some("dockerios-operator"));
+    let owned = serde_json::to_string(&ours.and_then(|entry| entry.fields_v1.as_ref()))?;
+    assert!(
+        owned.contains("f:caBundle") && !owned.contains("f:rules") && !owned.contains("f:service"),
+        "{owned}"
+    );
     Ok(())
 }
 

@@ -44,8 +44,8 @@ pub fn judge_pool(facts: &PoolFacts) -> Verdict {
         }
     };
     let (Some(classes), Some(images)) = (
-        bench.see(&facts.classes, "spec.model", "the classes"),
-        bench.see(&facts.images, "spec.model", "the images"),
+        bench.advice(&facts.classes, "spec.model", "the classes"),
+        bench.advice(&facts.images, "spec.model", "the images"),
     ) else {
         return bench.done();
     };

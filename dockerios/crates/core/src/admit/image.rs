@@ -55,8 +55,8 @@ pub fn judge(facts: &Facts) -> Verdict {
         );
     }
     let (Some(classes), Some(pools)) = (
-        bench.see(&facts.classes, "spec.osVersion", "the classes"),
-        bench.see(&facts.pools, "spec.osVersion", "the identity pools"),
+        bench.advice(&facts.classes, "spec.osVersion", "the classes"),
+        bench.advice(&facts.pools, "spec.osVersion", "the identity pools"),
     ) else {
         return bench.done();
     };

@@ -3,7 +3,7 @@
 //! Schema and CEL stand before it (`dockerios-api`), the policies of `deploy/policies` beside it; no rule of theirs is
 //! said again here. One file per kind: facts go in, a [`Verdict`] comes out, nothing is read or written.
 //!
-//! Invariants: a fact that could not be read refuses for now, and never admits; a reference to what is not there is
+//! Invariants: a fact that a rule needs and that could not be read refuses for now, and never admits; a reference to what is not there is
 //! no contradiction, and is admitted (the object then waits, `Ready=False`); every fault of an object is said at once.
 
 pub mod class;
@@ -142,6 +142,17 @@ impl Bench {
                 None
             }
         }
+    }
+
+    /// The things when they are there. They are looked at for advice alone: when nobody can tell, that is what is said.
+    fn advice<'a, T>(&mut self, seen: &'a Seen<T>, field: &str, what: &str) -> Option<&'a T> {
+        if let Seen::Unknown(why) = seen {
+            self.warn(
+                field,
+                format!("cannot see {what} now ({why}): whether they still fit was not looked at"),
+            );
+        }
+        seen.present()
     }
 
     fn done(self) -> Verdict {

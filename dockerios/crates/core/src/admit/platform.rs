@@ -61,7 +61,7 @@ pub fn judge(facts: &Facts) -> Verdict {
             "name each device once",
         );
     }
-    if let Some(classes) = bench.see(&facts.classes, "spec", "the classes") {
+    if let Some(classes) = bench.advice(&facts.classes, "spec", "the classes") {
         affected(&mut bench, facts, classes);
     }
     bench.done()

@@ -6,5 +6,6 @@ mod cluster;
 mod ownership;
 mod roles;
 mod rules;
+mod samples;
 mod schema;
 mod warnings;
