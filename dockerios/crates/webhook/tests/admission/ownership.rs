@@ -86,6 +86,7 @@ async fn finalizers_of_images_and_identities_are_the_operators() -> Result<()> {
         expect::accepted(change(&operator, &base, &held).await)?;
         expect::refused(change(&admin, &base, &free).await, 403, said)?;
         expect::accepted(change(&operator, &base, &free).await)?;
+        expect::accepted(change(&break_glass().await?, &base, &held).await)?;
     }
     Ok(())
 }
@@ -118,6 +119,11 @@ async fn an_image_in_use_cannot_be_deleted_and_a_published_one_not_changed() -> 
         "repoint",
     ];
     expect::refused(api(&admin, &base).delete("used", &params).await, 403, said)?;
+    let dry = DeleteParams {
+        dry_run: true,
+        ..DeleteParams::default()
+    };
+    expect::accepted(api(&break_glass().await?, &base).delete("used", &dry).await)?;
     expect::accepted(status(&operator, &base, used("False")).await)?;
     expect::accepted(api(&admin, &base).delete("used", &params).await)?;
     Ok(())
@@ -177,6 +183,14 @@ async fn a_virtualmachine_with_an_identity_is_made_and_changed_by_the_operator_a
     expect::accepted(change(&admin, &base, &theirs).await)?;
     expect::accepted(status(&admin, &base, json!({"printableStatus": "Running", "ready": true})).await)?;
     expect::accepted(change(&operator, &base, &spec).await)?;
+    expect::accepted(
+        change(
+            &break_glass().await?,
+            &base,
+            &json!({"spec": {"runStrategy": "Halted"}}),
+        )
+        .await,
+    )?;
     Ok(())
 }
 
@@ -244,6 +258,14 @@ async fn instances_and_launcher_pods_with_an_identity_are_kubevirts() -> Result<
         &["[instance-owned]", "stay as they are"],
     )?;
     expect::accepted(change(&admin, &vmi("owned"), &json!({"status": {"phase": "Running"}})).await)?;
+    expect::accepted(
+        dry(
+            &break_glass().await?,
+            &with(bare, &json!({"metadata": {"name": "bare"}})),
+        )
+        .await,
+    )?;
+    expect::accepted(change(&break_glass().await?, &vmi("owned"), &off).await)?;
     Ok(())
 }
 
