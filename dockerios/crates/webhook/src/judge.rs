@@ -1,7 +1,10 @@
 //! Which facts each kind's rules want, and which rules they are. Invariant: a kind that is not known here is refused,
 //! not waved through: it would have been registered by mistake.
 
-use dockerios_core::admit::{self, Refusal, Verdict};
+use dockerios_core::{
+    Seen,
+    admit::{self, Refusal, Verdict},
+};
 use kube::core::{DynamicObject, admission::AdmissionRequest};
 use serde::de::DeserializeOwned;
 
@@ -55,9 +58,12 @@ async fn judged(eyes: &Eyes, request: &Request) -> Result<Verdict, Refusal> {
         "macosmachineclaims" => {
             let claim: dockerios_api::MacOSMachineClaim = new(request)?;
             // one that this version does not read does not excuse the new one from its rules
-            let old = request.old_object.as_ref().and_then(|old| read(old).ok());
+            let old: Option<dockerios_api::MacOSMachineClaim> =
+                request.old_object.as_ref().and_then(|old| read(old).ok());
             let class = claim.spec.machine_class_name.as_deref();
-            let (asked, platform) = tokio::join!(asked(eyes, request, class), eyes.platform());
+            let timed = claim.spec.ttl.is_some() || old_ttl(old.as_ref());
+            let platform = async { if timed { eyes.platform().await } else { Seen::Absent } };
+            let (asked, platform) = tokio::join!(asked(eyes, request, class), platform);
             admit::machine::judge_claim(&admit::machine::ClaimFacts {
                 claim,
                 old,
@@ -94,7 +100,17 @@ async fn class(eyes: &Eyes, class: dockerios_api::MacOSMachineClass) -> Verdict 
     })
 }
 
+fn old_ttl(old: Option<&dockerios_api::MacOSMachineClaim>) -> bool {
+    old.is_some_and(|old| old.spec.ttl.is_some())
+}
+
 async fn asked(eyes: &Eyes, request: &Request, class: Option<&str>) -> admit::machine::Asked {
+    if class.is_none() {
+        return admit::machine::Asked {
+            class: Seen::Absent,
+            namespace: Seen::Absent,
+        };
+    }
     let (class, namespace) = tokio::join!(eyes.class(class), eyes.namespace(request.namespace.as_deref()));
     admit::machine::Asked { class, namespace }
 }
