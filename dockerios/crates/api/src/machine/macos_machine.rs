@@ -292,6 +292,10 @@ vocabulary! {
         CloneNotPermitted;
         /// A disk that was cloned is gone.
         VolumeLost;
+        /// The machine goes, its disk stays: its class says so. Use it as a MacOSImage's pvc source, or delete it.
+        VolumeRetained;
+        /// The API server refused an object of the machine (quota, admission, rights); the message is its own.
+        CreationRefused;
         /// No node can take it; the message is the scheduler's.
         Unschedulable;
         /// It was not scheduled within its deadline.
@@ -322,6 +326,8 @@ vocabulary! {
         Stopping;
         /// It is off, as asked.
         Stopped;
+        /// The guest did not shut down within its grace period and was cut off; its file system may need a check.
+        UncleanShutdown;
         /// The guest shut itself down. It is not started again by itself: set powerState Stopped, then Running.
         GuestShutDown;
         /// Its claim still needs it; the node waits until the drain deadline.

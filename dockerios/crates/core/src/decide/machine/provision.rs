@@ -1,0 +1,394 @@
+//! From nothing to a VirtualMachine: gates, room, identity, then everything together.
+//!
+//! Invariant: DataVolumes and VirtualMachine are made in one go, the ConfigMap first (waiting for the clone would be
+//! a deadlock where volumes bind to their first consumer). Nothing is made again that exists, and no second identity
+//! is taken while anything carries a first.
+
+use std::sync::Arc;
+
+use dockerios_api::{
+    MacOSImage, MacOSMachineClass, MachineIdentity, PlatformConfig, Verdict,
+    condition::of,
+    config::platform_config::{Nvme, PlatformCondition},
+    image::macos_image::Published,
+    machine::{
+        class::{Bus, IdentityKind},
+        macos_machine::{MachineCondition as Condition, MachinePhase as Phase, MachineReason as Reason},
+    },
+    names::{IDENTITY, PLATFORM},
+};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::ResourceExt;
+
+use super::{
+    facts::{Facts, Objects},
+    headroom::{Room, gib},
+    line::{Turn, turn},
+    status::Pass,
+};
+use crate::{Object, Seen, Step, decide::identity, render::machine as render};
+
+/// What a machine is made of, all of it there and ready.
+#[derive(Clone, Copy, Debug)]
+pub struct Open<'f> {
+    pub(super) class: &'f MacOSMachineClass,
+    pub(super) image: &'f MacOSImage,
+    pub(super) published: &'f Published,
+    pub(super) platform: &'f PlatformConfig,
+    pub(super) nvme: Nvme,
+}
+
+/// Why a machine cannot be made now: the reason and a sentence; the reason is Unreadable when that is all.
+pub type Shut = (Reason, String);
+
+/// Whether class, namespace, image and platform let a machine be made.
+///
+/// # Errors
+/// The first that does not.
+pub fn gates<'f>(
+    class_name: &str,
+    class: &'f Seen<Arc<MacOSMachineClass>>,
+    namespace: &Seen<Arc<Namespace>>,
+    image: &'f Seen<Arc<MacOSImage>>,
+    platform: &'f Seen<Arc<PlatformConfig>>,
+) -> Result<Open<'f>, Shut> {
+    let missing = format!(
+        "MacOSMachineClass {class_name} does not exist; create it, or delete the machine and name one that does"
+    );
+    let class = see(class, Reason::ClassNotFound, &missing)?;
+    if let Some(allowed) = &class.spec.allowed_namespaces {
+        let namespace = see(namespace, Reason::NamespaceNotAllowed, "the namespace does not exist")?;
+        if !allowed.takes(namespace.labels()) {
+            let name = namespace.name_any();
+            let message = format!(
+                "class {class_name} is not for namespace {name}; name a class that is, or ask the platform team to widen \
+                 its allowedNamespaces"
+            );
+            return Err((Reason::NamespaceNotAllowed, message));
+        }
+    }
+    let wanted = &class.spec.image_name;
+    let missing = format!("MacOSImage {wanted}, which class {class_name} names, does not exist; create it");
+    let image = see(image, Reason::ImageNotReady, &missing)?;
+    let Some(published) = image.status.as_ref().and_then(|status| status.published.as_ref()) else {
+        let message = format!("MacOSImage {wanted} is not Ready yet: kubectl describe mimg/{wanted}");
+        return Err((Reason::ImageNotReady, message));
+    };
+    let missing = format!("PlatformConfig {PLATFORM} does not exist; create it");
+    let platform = see(platform, Reason::PlatformNotReady, &missing)?;
+    let nvme = launcher(platform, class)?;
+    Ok(Open {
+        class,
+        image,
+        published,
+        platform,
+        nvme,
+    })
+}
+
+fn see<'f, T>(seen: &'f Seen<Arc<T>>, reason: Reason, missing: &str) -> Result<&'f T, Shut> {
+    match seen {
+        Seen::Present(object) => Ok(object),
+        Seen::Absent => Err((reason, missing.to_owned())),
+        Seen::Unknown(why) => Err((Reason::Unreadable, why.clone())),
+    }
+}
+
+/// How the launcher gives an NVMe disk; refused while the platform cannot do what the class asks of it.
+fn launcher(platform: &PlatformConfig, class: &MacOSMachineClass) -> Result<Nvme, Shut> {
+    let status = platform.status.as_ref();
+    let conditions = status.map_or(&[][..], |status| &status.conditions);
+    let hooked = platform.spec.domain_hook.is_some();
+    let nvme = class.spec.system_disk.bus == Bus::Nvme;
+    for kind in [PlatformCondition::GatesEnabled, PlatformCondition::LauncherCapable] {
+        let said = of(conditions, kind.word()).filter(|condition| condition.status == Verdict::False);
+        if let Some(said) = said.filter(|_| hooked || nvme) {
+            return Err((
+                Reason::PlatformNotReady,
+                format!("PlatformConfig {PLATFORM}, {kind}: {}", said.message),
+            ));
+        }
+    }
+    let launchers = status.into_iter().flat_map(|status| &status.launchers);
+    match launchers.max_by_key(|launcher| launcher.probed_at.clone()) {
+        Some(newest) => Ok(newest.nvme),
+        None if !nvme => Ok(Nvme::Native),
+        None => {
+            let message = format!(
+                "class {} wants an NVMe disk, and no virt-launcher image has been probed yet for whether it has one; \
+                 PlatformConfig {PLATFORM} says when, or use bus: sata",
+                class.name_any()
+            );
+            Err((Reason::PlatformNotReady, message))
+        }
+    }
+}
+
+/// Nothing of the machine runs and it has no VirtualMachine: makes it, or says what it waits for.
+pub(super) fn proceed(pass: &mut Pass, objects: &Objects) {
+    let facts = pass.facts;
+    let open = match gates(
+        &facts.machine.spec.machine_class_name,
+        &facts.class,
+        &facts.namespace,
+        &facts.image,
+        &facts.platform,
+    ) {
+        Ok(open) => open,
+        Err((reason, message)) => return wait(pass, reason, message),
+    };
+    let held = match held(facts) {
+        Ok(held) => held,
+        Err(why) => return pass.unreadable(&why),
+    };
+    let per_machine = open.class.spec.identity.kind == IdentityKind::PerMachine;
+    if per_machine && held.is_none() {
+        if let Some(name) = carried(facts, objects) {
+            let message = format!("its objects carry identity {name}, whose record of it is being restored");
+            return allocating(pass, message);
+        }
+        return queue(pass, &open, true);
+    }
+    if held.is_none() && objects.none() {
+        return queue(pass, &open, false);
+    }
+    make(pass, objects, &open, held);
+}
+
+/// The identity that names the machine in its claimRef.
+pub(super) fn held(facts: &Facts) -> Result<Option<&MachineIdentity>, String> {
+    match &facts.held {
+        Seen::Present(held) => Ok(held.first().map(AsRef::as_ref)),
+        Seen::Absent => Ok(None),
+        Seen::Unknown(why) => Err(why.clone()),
+    }
+}
+
+/// The identity that objects of the machine carry by label.
+fn carried(facts: &Facts, objects: &Objects) -> Option<String> {
+    let template = |vm: &&dockerios_kubevirt::VirtualMachine| {
+        vm.spec
+            .template
+            .metadata
+            .as_ref()
+            .and_then(|metadata| metadata.labels.get(IDENTITY).cloned())
+    };
+    let labelled = |labels: &std::collections::BTreeMap<String, String>| labels.get(IDENTITY).cloned();
+    let of_vm = objects.vm.iter().find_map(template);
+    let of_vmi = || objects.vmi.and_then(|vmi| labelled(vmi.labels()));
+    let of_pod = || objects.pods.iter().find_map(|pod| labelled(pod.labels()));
+    let of_disk = || {
+        facts
+            .data_volumes
+            .present()?
+            .iter()
+            .find_map(|volume| labelled(volume.labels()))
+    };
+    of_vm.or_else(of_vmi).or_else(of_pod).or_else(of_disk)
+}
+
+/// In the line for room and, when asked for, an identity.
+fn queue(pass: &mut Pass, open: &Open, identity: bool) {
+    let facts = pass.facts;
+    let rules = open
+        .platform
+        .spec
+        .storage
+        .as_ref()
+        .map_or(&[][..], |storage| &storage.headroom);
+    let uid = facts.machine.uid().unwrap_or_default();
+    match turn(&facts.line, rules, &uid) {
+        Turn::Unreadable(why) => pass.unreadable(&why),
+        Turn::Behind(class) => {
+            let message = format!("an older machine waits for room in storage class {class}; first come, first served");
+            pass.say(Condition::StorageHeadroom, false, Reason::BelowThreshold, &message);
+            wait(pass, Reason::BelowThreshold, message);
+        }
+        Turn::NoRoom(class, room) => {
+            let (reason, message) = short(&class, &room);
+            let verdict = if reason == Reason::CapacityUnknown {
+                Verdict::Unknown
+            } else {
+                Verdict::False
+            };
+            pass.say(Condition::StorageHeadroom, verdict, reason, &message);
+            wait(pass, reason, message);
+        }
+        Turn::NoIdentity => {
+            roomy(pass, rules.is_empty());
+            let message = exhausted(facts, open);
+            pass.say(Condition::IdentityAllocated, false, Reason::IdentityExhausted, &message);
+            wait(pass, Reason::IdentityExhausted, message);
+        }
+        Turn::Go(given) => {
+            roomy(pass, rules.is_empty());
+            match (identity, given) {
+                (false, _) => make(pass, &Objects::default(), open, None),
+                (true, Some(given)) => take(pass, &preferred(facts).unwrap_or(given)),
+                (true, None) => pass.unreadable("the class changed while it was looked at"),
+            }
+        }
+    }
+}
+
+/// The identity that the machine had by its status, if it can be taken: a cache that shows it free is then behind,
+/// and the write at its resourceVersion says so.
+fn preferred(facts: &Facts) -> Option<Arc<MachineIdentity>> {
+    let name = facts.machine.status.as_ref()?.identity_ref.as_ref()?;
+    let known = facts.line.identities.present()?;
+    known
+        .iter()
+        .find(|i| *i.name_any() == **name && identity::takeable(i).is_ok())
+        .cloned()
+}
+
+fn take(pass: &mut Pass, given: &MachineIdentity) {
+    match identity::take(given, pass.machine(), pass.now) {
+        Ok(step) => {
+            pass.plan.then(step);
+            let message = match &pass.facts.refusal {
+                Some(refusal) => format!("taking identity {}: {}", given.name_any(), refusal.message),
+                None => format!("taking identity {}", given.name_any()),
+            };
+            allocating(pass, message);
+        }
+        Err(why) => wait(
+            pass,
+            Reason::IdentityExhausted,
+            format!("identity {}: {why}", given.name_any()),
+        ),
+    }
+}
+
+fn allocating(pass: &mut Pass, message: String) {
+    pass.say(
+        Condition::IdentityAllocated,
+        false,
+        Reason::AllocatingIdentity,
+        &message,
+    );
+    pass.sum_up(Phase::AllocatingIdentity, Reason::AllocatingIdentity, message);
+}
+
+fn wait(pass: &mut Pass, reason: Reason, message: String) {
+    if reason == Reason::Unreadable {
+        return pass.unreadable(&message);
+    }
+    pass.sum_up(Phase::Pending, reason, message);
+}
+
+fn roomy(pass: &mut Pass, unruled: bool) {
+    if unruled {
+        pass.say(
+            Condition::StorageHeadroom,
+            true,
+            Reason::NotConfigured,
+            "no headroom is asked for",
+        );
+    } else {
+        pass.say(
+            Condition::StorageHeadroom,
+            true,
+            Reason::Sufficient,
+            "there was room when it was let in",
+        );
+    }
+}
+
+fn short(class: &str, room: &Room) -> (Reason, String) {
+    match room {
+        Room::Below { free, reserved, floor } => (
+            Reason::BelowThreshold,
+            format!(
+                "storage class {class}: {} free less {} reserved for machines that are being made and this one is below \
+                 the {} that must stay free; nothing that runs is touched. Delete machines or images, or add storage",
+                gib(*free),
+                gib(*reserved),
+                gib(*floor)
+            ),
+        ),
+        Room::Unknown(why) => (
+            Reason::CapacityUnknown,
+            format!(
+                "storage class {class}: how much is free is not known ({why}), and that is not plenty; mend its source in PlatformConfig {PLATFORM}"
+            ),
+        ),
+        Room::Enough { .. } | Room::NotConfigured => (Reason::Sufficient, format!("storage class {class} has room")),
+    }
+}
+
+fn exhausted(facts: &Facts, open: &Open) -> String {
+    let name = open
+        .class
+        .spec
+        .identity
+        .per_machine
+        .as_ref()
+        .map_or("", |identity| &identity.pool_name);
+    let way_out = "it waits, none is minted. Frees when a machine goes, or raise spec.maxSize";
+    match &facts.pool {
+        Seen::Present(pool) => {
+            let count = pool.status.clone().unwrap_or_default();
+            let limit = pool.spec.max_size;
+            format!(
+                "pool {name} has {} of {} identities available ({} allocated, {} quarantined, {} being made; maxSize {limit}); {way_out}",
+                count.available, count.total, count.allocated, count.quarantined, count.preparing
+            )
+        }
+        Seen::Absent => format!("IdentityPool {name} does not exist; create it"),
+        Seen::Unknown(why) => format!("pool {name} has none to give, and cannot be read ({why}); {way_out}"),
+    }
+}
+
+/// Makes all of it that is not there.
+pub(super) fn make(pass: &mut Pass, objects: &Objects, open: &Open, identity: Option<&MachineIdentity>) {
+    let steps = match render_all(pass.facts, open, identity) {
+        Ok(steps) => steps,
+        Err(problem) => return wait(pass, Reason::PlatformNotReady, problem.to_string()),
+    };
+    let exists = |object: &Object| {
+        let name = object.id().name;
+        objects.volumes.contains_key(&name)
+            || objects.data_volumes.contains_key(&name)
+            || objects.vms.iter().any(|vm| vm.name_any() == name)
+    };
+    let missing = steps
+        .into_iter()
+        .filter(|step| !matches!(step, Step::Create(object) if exists(object)));
+    pass.plan.steps.extend(missing);
+    if let Some((reason, message)) = pass.refused() {
+        if reason == Reason::CloneNotPermitted {
+            pass.say(Condition::DiskCloned, false, reason, &message);
+        }
+        return pass.sum_up(Phase::Pending, reason, message);
+    }
+    let message = format!("its disks are being cloned from image {}", open.image.name_any());
+    if !pass.held(Condition::DiskCloned) {
+        pass.say(Condition::DiskCloned, false, Reason::Cloning, &message);
+    }
+    pass.sum_up(Phase::Cloning, Reason::Cloning, message);
+}
+
+fn render_all(facts: &Facts, open: &Open, identity: Option<&MachineIdentity>) -> render::Rendered<Vec<Step>> {
+    let management = open.platform.spec.management.as_ref();
+    let address = management.and_then(|management| management.collector_address.as_deref());
+    let input = render::Input {
+        machine: &facts.machine,
+        class: &open.class.spec,
+        image: &open.image.spec,
+        published: open.published,
+        identity,
+        platform: &open.platform.spec,
+        nvme: open.nvme,
+        collector_url: address.unwrap_or(&facts.collector_url),
+        platform_namespace: &facts.platform_namespace,
+    };
+    let mut steps: Vec<Step> = render::hook_config(&input)?
+        .map(Step::CreateHookConfig)
+        .into_iter()
+        .collect();
+    steps.push(Step::CreateGuestConfig(render::guest_config(&input)?));
+    steps.extend(render::data_volumes(&input)?.into_iter().map(Step::Create));
+    steps.push(Step::Create(render::virtual_machine(&input)?));
+    Ok(steps)
+}
