@@ -36,6 +36,16 @@ pub const IMAGE: &str = "image.dockerios.io/name";
 /// Label of a Job or PVC: name of the MachineIdentity whose bootdisk it builds or holds.
 pub const BOOTDISK_OF: &str = "identity.dockerios.io/bootdisk-of";
 
+/// Annotation of a quarantined MachineIdentity: `"true"` gives it out again. Taken off when that was done.
+pub const RELEASE: &str = "identity.dockerios.io/release";
+/// Annotation of a builder's pod: the identity as JSON, which the pod reads as a file.
+pub const IDENTITY_VALUES: &str = "identity.dockerios.io/values";
+
+/// Label of Jobs, pods and volumes that the operator makes in the platform namespace, in Kubernetes' own vocabulary.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Label of what probes a launcher image: a hash of the image's reference.
+pub const PROBE_OF: &str = "config.dockerios.io/probe-of";
+
 /// Annotation of the VM template that the domain hook reads: the volume that is the system disk.
 pub const SYSTEM_DISK: &str = "dockerios.io/system-disk";
 /// Annotation for the hook: the volume that is the bootdisk.
@@ -49,6 +59,8 @@ pub const NIC_MODEL: &str = "dockerios.io/nic-model";
 pub const TEARDOWN: &str = "machine.dockerios.io/teardown";
 /// Finalizer of a MachineIdentity: kept while a machine may carry it.
 pub const ALLOCATED: &str = "identity.dockerios.io/allocated";
+/// Finalizer of an IdentityPool: kept until the identities that have no machine were told to go with it.
+pub const MINTED: &str = "identity.dockerios.io/minted";
 /// Finalizer of a MacOSImage: kept while a class names it or a clone of it runs.
 pub const IN_USE: &str = "image.dockerios.io/in-use";
 

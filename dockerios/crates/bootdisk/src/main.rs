@@ -35,6 +35,9 @@ enum Command {
         /// The image: a file, which is replaced as a whole, or a block device
         #[arg(long, value_name = "FILE")]
         output: PathBuf,
+        /// A file that gets the sha256 too, such as the /dev/termination-log of a container
+        #[arg(long, value_name = "FILE")]
+        report: Option<PathBuf>,
     },
     /// Print the manifest of a template, to be saved as its MANIFEST.sha256
     Manifest {
@@ -66,15 +69,21 @@ fn run(command: Command) -> anyhow::Result<String> {
             template_sha256,
             identity,
             output,
-        } => Ok(format!(
-            "{}\n",
-            build(&Order {
+            report,
+        } => {
+            let order = Order {
                 template,
                 template_sha256,
                 identity,
-                output
-            })?
-        )),
+                output,
+            };
+            let answer = format!("{}\n", build(&order)?);
+            if let Some(report) = report {
+                std::fs::write(&report, &answer)
+                    .map_err(|error| anyhow!("report {report:?}: {error}; name a file that can be written"))?;
+            }
+            Ok(answer)
+        }
         Command::Manifest { template } => Ok(template::manifest(&template)?),
     }
 }

@@ -100,6 +100,9 @@ pub struct KubeVirtStatus {
     /// Version in place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_kube_virt_version: Option<String>,
+    /// What virt-operator deployed, as JSON text: registry, prefix, version and each image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_deployment_config: Option<String>,
     /// Version wished for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_kube_virt_version: Option<String>,

@@ -190,6 +190,9 @@ pub fn give_back(identity: &MachineIdentity, policy: IdentityReclaimPolicy, now:
 pub(super) const QUARANTINED: &str = "a machine was Ready with it, and its pool keeps used identities aside; give it \
                                       out again with: kubectl annotate machineidentity NAME \
                                       identity.dockerios.io/release=true, or delete it";
+/// The way out of quarantine.
+pub(super) const WAY_OUT: &str = "it is kept aside; give it out again with: kubectl annotate machineidentity NAME \
+                                  identity.dockerios.io/release=true, or delete it";
 
 /// Notes that its machine is Ready for the first time: from now on the policy decides what becomes of it. Written
 /// before the machine says Ready, so that it survives a crash.

@@ -1,0 +1,305 @@
+//! From a source to what is published.
+
+use std::sync::Arc;
+
+use dockerios_api::{
+    Name,
+    condition::Verdict,
+    config::platform_config::ObjectRef,
+    image::macos_image::{ImagePhase, ImageReason, Published, PublishedKind},
+    names::OPERATOR,
+};
+use dockerios_kubevirt::{
+    DataVolume, condition,
+    datavolume::DataVolumePhase,
+    names::{BOUND, CLONE_ERROR, RUNNING},
+};
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::ResourceExt;
+
+use super::{AGAIN, Pass, Snapshot, phase, rendered, usable};
+use crate::{
+    Kind, Object, Seen, Step, Target,
+    plan::{Refusal, RefusalCause},
+};
+
+/// How long a clone or a snapshot may fail before another way is tried. CDI itself never gives up on a clone.
+const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
+/// CDI's own word on a PVC whose DataVolume it removed after success (releases before 1.62).
+const GARBAGE_COLLECTED: &str = "cdi.kubevirt.io/garbageCollected";
+/// CDI's own word on a PVC: how the pod that fills it ended.
+const POD_PHASE: &str = "cdi.kubevirt.io/storage.pod.phase";
+
+impl Pass<'_> {
+    pub(super) fn import(&mut self) {
+        let facts = self.facts;
+        match (&facts.data_volume, &facts.volume) {
+            (Seen::Unknown(why), _) => self.unreadable("its DataVolume", why),
+            (_, Seen::Unknown(why)) => self.unreadable("its volume", why),
+            (Seen::Present(data_volume), _) if !self.ours(&data_volume.metadata) => self.name_taken("DataVolume"),
+            (Seen::Present(data_volume), volume) => self.follow(data_volume, volume.present()),
+            (Seen::Absent, Seen::Present(volume)) if !self.ours(&volume.metadata) => {
+                self.name_taken("PersistentVolumeClaim");
+            }
+            (Seen::Absent, Seen::Present(volume)) if usable(volume) && filled(volume) => self.publish(),
+            (Seen::Absent, Seen::Present(volume)) => {
+                let message = format!(
+                    "DataVolume {0} was deleted before its import ended, and nobody knows what is on \
+                     PersistentVolumeClaim {1}/{0}; delete that and the import begins again",
+                    volume.name_any(),
+                    facts.platform_namespace
+                );
+                self.failed(ImageReason::ImportFailed, message);
+            }
+            (Seen::Absent, Seen::Absent) => self.begin(),
+        }
+    }
+
+    fn name_taken(&mut self, kind: &str) {
+        let name = rendered::name(&self.facts.image.name_any());
+        let message = format!(
+            "{kind} {}/{name} is not of this image's making; delete or rename it, or give the image another name",
+            self.facts.platform_namespace
+        );
+        self.pending(ImageReason::NameTaken, message);
+    }
+
+    /// There is nothing yet.
+    fn begin(&mut self) {
+        let facts = self.facts;
+        let class = &facts.image.spec.storage_class_name;
+        match &facts.storage_class {
+            Seen::Unknown(why) => return self.unreadable("its StorageClass", why),
+            Seen::Absent => {
+                let message = format!("StorageClass {class} is not there; make it, or name another one");
+                return self.pending(ImageReason::StorageClassNotFound, message);
+            }
+            Seen::Present(_) => {}
+        }
+        if let (Some(origin), true) = (self.origin(), facts.source.absent()) {
+            let message = format!(
+                "the source {}/{} is not there; make it, or mend spec.source",
+                origin.namespace, origin.name
+            );
+            return self.pending(ImageReason::SourceNotFound, message);
+        }
+        // an image without uid was never stored
+        let made = rendered::data_volume(&facts.image, &facts.platform_namespace);
+        if let Some(object) = made.and_then(|made| Object::of(Kind::DataVolume, &made).ok()) {
+            self.plan.then(Step::Create(object));
+        }
+        match facts
+            .refusal
+            .clone()
+            .filter(|refusal| refusal.of.kind == Kind::DataVolume)
+        {
+            Some(refusal) => self.refused(&refusal),
+            None => {
+                self.status.phase = Some(ImagePhase::Importing);
+                self.status.progress = None;
+                self.say(Verdict::False, ImageReason::Importing, "the import begins");
+            }
+        }
+    }
+
+    /// The API server took no DataVolume. It is tried again: rights and quotas change without a word to us.
+    fn refused(&mut self, refusal: &Refusal) {
+        let home = &self.facts.platform_namespace;
+        let foreign = self.origin().filter(|origin| origin.namespace.0 != *home);
+        match (refusal.cause, foreign) {
+            (RefusalCause::NameTaken, _) => self.name_taken("DataVolume"),
+            (_, Some(origin)) => {
+                let space = &origin.namespace;
+                let message = format!(
+                    "the operator may not clone from namespace {space}; its admin grants it with: kubectl -n {space} \
+                     create role dockerios-clone --verb=create --resource=datavolumes.cdi.kubevirt.io/source && \
+                     kubectl -n {space} create rolebinding dockerios-clone --role=dockerios-clone \
+                     --serviceaccount={home}:{OPERATOR}; CDI said: {}",
+                    refusal.message
+                );
+                self.pending(ImageReason::CloneNotPermitted, message);
+            }
+            (_, None) => {
+                let message = format!("the import was refused: {}; it is tried again", refusal.message);
+                self.pending(ImageReason::ImportFailed, message);
+            }
+        }
+    }
+
+    /// Follows the DataVolume.
+    fn follow(&mut self, data_volume: &Arc<DataVolume>, volume: Option<&Arc<PersistentVolumeClaim>>) {
+        if data_volume.metadata.deletion_timestamp.is_some() {
+            return self.importing(None, "the last try is being removed");
+        }
+        let wanted = rendered::source(&self.facts.image.spec.source);
+        let other = data_volume.spec.source.as_ref().is_some_and(|source| *source != wanted);
+        let phase = phase(data_volume);
+        if other && phase != DataVolumePhase::Succeeded {
+            self.plan
+                .then(Step::Delete(Target::of(Kind::DataVolume, &data_volume.metadata)));
+            return self.importing(None, "the source was changed; the import begins again");
+        }
+        match phase {
+            DataVolumePhase::Succeeded => match volume.filter(|volume| usable(volume)) {
+                Some(_) => self.publish(),
+                None => {
+                    let message = "its volume is gone though the import ended; delete the DataVolume to import again";
+                    self.failed(ImageReason::VolumeLost, message.to_owned());
+                }
+            },
+            DataVolumePhase::Failed => {
+                let why = trouble(data_volume, volume).unwrap_or_else(|| "CDI gives no reason".to_owned());
+                let message =
+                    format!("the import failed: {why}; mend spec.source, or delete the DataVolume to try again");
+                self.failed(ImageReason::ImportFailed, message);
+            }
+            _ => self.running(data_volume, volume),
+        }
+    }
+
+    fn running(&mut self, data_volume: &Arc<DataVolume>, volume: Option<&Arc<PersistentVolumeClaim>>) {
+        let progress = data_volume
+            .status
+            .as_ref()
+            .and_then(|status| percent(status.progress.as_deref()?));
+        let Some(why) = trouble(data_volume, volume) else {
+            return self.importing(progress, &format!("CDI imports it ({:?})", phase(data_volume)));
+        };
+        let since = data_volume.creation_timestamp().map_or(self.now, |time| time.0);
+        let replace = since.saturating_add(PATIENCE).unwrap_or(self.now);
+        if self.origin().is_none() {
+            // an importer is started again by CDI itself
+            return self.importing(progress, &format!("the importer is in trouble and tries again: {why}"));
+        }
+        if replace <= self.now {
+            self.plan
+                .then(Step::Delete(Target::of(Kind::DataVolume, &data_volume.metadata)));
+            return self.importing(None, &format!("the clone is begun anew: {why}"));
+        }
+        self.plan.wake_at(replace);
+        self.importing(
+            progress,
+            &format!("the clone is in trouble: {why}; begun anew at {replace}"),
+        );
+    }
+
+    /// The disk is there: publish what the storage clones best.
+    fn publish(&mut self) {
+        let profile = match &self.facts.profile {
+            Seen::Unknown(why) => return self.unreadable("its StorageProfile", why),
+            profile => profile.present(),
+        };
+        let stated = profile.and_then(|profile| profile.spec.clone_strategy.as_deref());
+        let known = profile.and_then(|profile| profile.status.as_ref()?.clone_strategy.as_deref());
+        if stated.or(known) != Some("snapshot") {
+            return self.publish_as(PublishedKind::PersistentVolumeClaim);
+        }
+        match &self.facts.snapshot {
+            Seen::Unknown(why) => self.unreadable("its snapshot", why),
+            Seen::Present(snapshot) if !self.ours(&snapshot.metadata) => self.name_taken("VolumeSnapshot"),
+            Seen::Present(snapshot) if snapshot.ready => self.publish_as(PublishedKind::VolumeSnapshot),
+            Seen::Present(snapshot) => self.await_snapshot(&snapshot.clone()),
+            Seen::Absent => {
+                let own = profile.and_then(|profile| profile.spec.snapshot_class.as_deref());
+                let class = own.or(profile.and_then(|profile| profile.status.as_ref()?.snapshot_class.as_deref()));
+                let made = rendered::snapshot(&self.facts.image, &self.facts.platform_namespace, class);
+                if let Some(body) = made {
+                    self.plan.then(Step::Create(Object {
+                        kind: Kind::VolumeSnapshot,
+                        body,
+                    }));
+                }
+                self.importing(Some("100%".into()), "a snapshot of the imported volume is being taken");
+            }
+        }
+    }
+
+    fn await_snapshot(&mut self, snapshot: &Snapshot) {
+        let since = snapshot
+            .metadata
+            .creation_timestamp
+            .as_ref()
+            .map_or(self.now, |time| time.0);
+        let until = since.saturating_add(PATIENCE).unwrap_or(self.now);
+        match &snapshot.error {
+            // the volume itself can be cloned too, if slower
+            Some(_) if until <= self.now => self.publish_as(PublishedKind::PersistentVolumeClaim),
+            Some(why) => {
+                self.plan.wake_at(until);
+                let message =
+                    format!("its snapshot fails ({why}); if that lasts until {until}, the volume is published");
+                self.importing(Some("100%".into()), &message);
+            }
+            None => self.importing(Some("100%".into()), "a snapshot of the imported volume is being taken"),
+        }
+    }
+
+    fn publish_as(&mut self, kind: PublishedKind) {
+        self.published(&Published {
+            kind,
+            namespace: Name(self.facts.platform_namespace.clone()),
+            name: Name(rendered::name(&self.facts.image.name_any())),
+        });
+    }
+
+    fn importing(&mut self, progress: Option<String>, message: &str) {
+        self.status.phase = Some(ImagePhase::Importing);
+        self.status.progress = progress;
+        self.say(Verdict::False, ImageReason::Importing, message);
+    }
+
+    fn pending(&mut self, reason: ImageReason, message: String) {
+        self.status.phase = Some(ImagePhase::Pending);
+        self.status.progress = None;
+        self.say(Verdict::False, reason, message);
+        self.wake_in(AGAIN);
+    }
+
+    fn failed(&mut self, reason: ImageReason, message: String) {
+        self.status.phase = Some(ImagePhase::Failed);
+        self.status.progress = None;
+        self.say(Verdict::False, reason, message);
+        self.wake_in(AGAIN);
+    }
+
+    /// What it is cloned from, if from within the cluster.
+    fn origin(&self) -> Option<&ObjectRef> {
+        let source = &self.facts.image.spec.source;
+        source.pvc.as_ref().or(source.snapshot.as_ref())
+    }
+}
+
+/// Whether CDI said on the volume itself that it was filled.
+fn filled(volume: &PersistentVolumeClaim) -> bool {
+    let says = |key: &str, word: &str| volume.annotations().get(key).is_some_and(|value| value == word);
+    says(GARBAGE_COLLECTED, "true") || says(POD_PHASE, "Succeeded")
+}
+
+/// What CDI says is wrong.
+fn trouble(data_volume: &DataVolume, volume: Option<&Arc<PersistentVolumeClaim>>) -> Option<String> {
+    if let Some(error) = volume.and_then(|volume| volume.annotations().get(CLONE_ERROR)) {
+        return Some(error.clone());
+    }
+    let conditions = &data_volume.status.as_ref()?.conditions;
+    [BOUND, RUNNING].into_iter().find_map(|kind| {
+        let said = condition(conditions, kind).filter(|said| said.status == "False")?;
+        let reason = said.reason.as_deref().filter(|reason| bad(reason))?;
+        let message = said.message.as_deref().unwrap_or_default();
+        Some(format!("{reason}: {message}"))
+    })
+}
+
+/// CDI's reasons for what does not get better by waiting a little; `Pending`, `Completed` and their like are none.
+fn bad(reason: &str) -> bool {
+    ["Err", "Fail", "Unable", "BackOff", "Invalid"]
+        .iter()
+        .any(|part| reason.contains(part))
+}
+
+/// `42.13%` as `42%`; `N/A` as nothing.
+fn percent(text: &str) -> Option<String> {
+    let whole = text.split(['.', '%']).next()?;
+    let number: u8 = whole.parse().ok()?;
+    (number <= 100).then(|| format!("{number}%"))
+}
