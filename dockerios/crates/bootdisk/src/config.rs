@@ -186,7 +186,7 @@ struct Must {
 }
 
 /// What a macOS machine needs to boot without anybody in front of it.
-const MUSTS: [Must; 7] = [
+const MUSTS: [Must; 8] = [
     Must {
         path: &["Misc", "Security", "SecureBootModel"],
         holds: |value| *value == Value::String("Disabled".into()),
@@ -224,6 +224,11 @@ const MUSTS: [Must; 7] = [
         path: &["Kernel", "Quirks", "ProvideCurrentCpuInfo"],
         holds: |value| *value == Value::Boolean(true),
         rule: "has to be <true/>: the kernel cannot find out the frequencies of virtual CPUs",
+    },
+    Must {
+        path: &["UEFI", "ConnectDrivers"],
+        holds: |value| *value == Value::Boolean(true),
+        rule: "has to be <true/>: the firmware connects the bootdisk alone, and OpenCore looks for the system disk",
     },
 ];
 

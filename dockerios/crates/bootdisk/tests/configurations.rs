@@ -180,6 +180,11 @@ fn quirks_that_a_virtual_mac_needs_are_demanded_and_not_set_in_silence() {
         "Kernel.Quirks.ProvideCurrentCpuInfo is missing: has to be <true/>",
     );
     refused_for(
+        "<key>ConnectDrivers</key>\n\t\t<true/>",
+        "<key>ConnectDrivers</key><false/>",
+        "UEFI.ConnectDrivers is <false/>: has to be <true/>",
+    );
+    refused_for(
         "<data>AAAAAA==</data>",
         "<data>AAA=</data>",
         "NVRAM.Add.7C436110-AB2A-4BBB-A880-FE41995C9F82.csr-active-config is <data> of 2 bytes: has to be <data> of 4",
@@ -193,7 +198,7 @@ fn all_that_is_wrong_is_said_at_once() {
     let said = personalise(bare.as_bytes(), &identity(5))
         .expect_err("bare")
         .to_string();
-    assert_eq!(said.lines().count(), 8 + 5, "{said}");
+    assert_eq!(said.lines().count(), 9 + 5, "{said}");
     assert!(said.lines().all(|line| line.ends_with("; change it there")), "{said}");
 }
 

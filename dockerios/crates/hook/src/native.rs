@@ -1,5 +1,7 @@
-//! The system disk as `bus='nvme'`. Invariant: the disk keeps its source, alias and boot order; its controller
-//! stands on bus 0, since behind a root port macOS does not look.
+//! The system disk as `bus='nvme'`. Invariant: the disk keeps its source and alias; its controller stands on bus 0,
+//! since behind a root port macOS does not look; and it has no place in the boot order. QEMU writes that place down as
+//! `/nvme-ns/namespace@…`, a path whose first node has no address: OVMF takes it for a parse error and then leaves the
+//! whole order aside, the bootdisk's place too (edk2, QemuBootOrderLib). OpenCore finds the disk without it.
 
 use crate::{
     Reason, Refusal, Vmi,
@@ -36,6 +38,7 @@ pub fn rewrite(domain: Domain<'_>, qemu: &QemuParts<'_>, vmi: &Vmi, splices: &mu
     // nvme has no werror and rerror: libvirt would pass them on and QEMU refuse to start
     splices.unset(driver, "error_policy");
     splices.unset(driver, "rerror_policy");
+    children(disk.node, "boot").for_each(|boot| splices.remove(boot));
     place_controller(domain, qemu, number, serial, splices)
 }
 

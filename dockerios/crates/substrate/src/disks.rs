@@ -18,8 +18,8 @@ use crate::{
 /// The stand-in, as Debian's efi-shell-x64 installs it.
 const SHELL: &str = "usr/share/efi-shell-x64/shellx64.efi";
 
-/// What the stand-in in the place of OpenCore's first file says, once it has shown the configuration and run the
-/// stand-in in the place of OpenCore itself.
+/// What the stand-in in the place of OpenCore's first file says, once it has shown the configuration, connected and listed
+/// all disks, as OpenCore does with ConnectDrivers, and run the stand-in in the place of OpenCore itself.
 pub const ON_BOOTDISK: &str = "the bootdisk was booted";
 /// What the stand-in in the place of OpenCore itself says.
 pub const OPENCORE: &str = "OpenCore.efi was started";
@@ -43,6 +43,8 @@ pub fn bootdisk(session: &Session) -> Outcome<Fields> {
         "  if exist %i:\\EFI\\OC\\config.plist then",
         "    %i:",
         "    type \\EFI\\OC\\config.plist",
+        "    connect -r",
+        "    map -r",
         &format!("    \\EFI\\OC\\OpenCore.efi -nostartup -nomap -noversion -exit echo {OPENCORE}"),
         "  endif",
         "endfor",

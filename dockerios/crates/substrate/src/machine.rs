@@ -33,7 +33,10 @@ impl<'a> Machine<'a> {
             "rm -rf {STATE}{state} {INSIDE}/qemu.code; mkdir -p {STATE}{state} && \
              head -c 32 /dev/urandom >{STATE}{state}/master-key.aes"
         ))?;
-        session.write("qemu.sh", format!("exec env {}\n", arguments.map(host_end).line()))?;
+        session.write(
+            "qemu.sh",
+            format!("exec env {}\n", arguments.map(|word| host_end(word)).line()),
+        )?;
         session.demand(&format!(
             "(sh {INSIDE}/qemu.sh >{INSIDE}/qemu.log 2>&1; echo $? >{INSIDE}/qemu.code) &"
         ))?;
@@ -77,6 +80,45 @@ impl<'a> Machine<'a> {
         })
     }
 
+    /// The boot order as the firmware gets it: QEMU's file `bootorder`, by way of the firmware's own ports (QEMU,
+    /// docs/specs/fw_cfg: selector at 0x510, data at 0x511, the directory is item 0x19).
+    pub fn boot_order(&mut self) -> Outcome<Vec<String>> {
+        self.port("o /h 0x510 0x19")?;
+        let files = self
+            .bytes(4)?
+            .iter()
+            .fold(0, |count, byte| count << 8 | u32::from(*byte));
+        for _ in 0..files {
+            // size, item, reserved, all big-endian, and a name of 56 bytes
+            let entry = self.bytes(64)?;
+            let name = entry[8..].split(|byte| *byte == 0).next().unwrap_or_default();
+            if name == b"bootorder" {
+                let size = u32::from_be_bytes([entry[0], entry[1], entry[2], entry[3]]);
+                self.port(&format!("o /h 0x510 {:#x}", u16::from_be_bytes([entry[4], entry[5]])))?;
+                let order = String::from_utf8_lossy(&self.bytes(size)?).into_owned();
+                let lines = order.trim_end_matches('\0').lines();
+                return Ok(lines.map(str::to_owned).collect());
+            }
+        }
+        Err(Trouble::new("QEMU tells the firmware no boot order"))
+    }
+
+    fn bytes(&mut self, count: u32) -> Outcome<Vec<u8>> {
+        (0..count)
+            .map(|_| {
+                let said = self.port("i /bx 0x511")?;
+                let digits = said.trim().rsplit("0x").next().unwrap_or_default();
+                u8::from_str_radix(digits, 16).map_err(Trouble::during(said.trim()))
+            })
+            .collect()
+    }
+
+    /// Reads or writes a port, as the human monitor has it.
+    fn port(&mut self, line: &str) -> Outcome<String> {
+        let said = self.ask("human-monitor-command", json!({"command-line": line}))?;
+        Ok(said.as_str().unwrap_or_default().to_owned())
+    }
+
     /// Paths of the devices of that type in QEMU's own tree.
     pub fn devices(&mut self, kind: &str) -> Outcome<Vec<String>> {
         let kind = format!("child<{kind}>");
@@ -102,7 +144,7 @@ fn state_folder(arguments: &Arguments) -> Outcome<String> {
         .ok_or_else(|| Trouble::new("libvirt's command line has no monitor socket"))
 }
 
-fn host_end(word: &String) -> String {
+fn host_end(word: &str) -> String {
     match serde_json::from_str::<Value>(word) {
         Ok(mut end) if end["type"] == "tap" => {
             end["type"] = json!("user");
@@ -111,6 +153,6 @@ fn host_end(word: &String) -> String {
             }
             end.to_string()
         }
-        _ => word.clone(),
+        _ => word.to_owned(),
     }
 }

@@ -48,11 +48,11 @@ fn am_root() -> bool {
 /// Refuses a libvirt that does not know NVMe disks; `said` is what `libvirtd --version` says.
 pub fn demand_libvirt(said: &str) -> Outcome {
     let words = said.split_whitespace();
-    let version = words.filter_map(|word| {
+    let mut version = words.filter_map(|word| {
         let mut numbers = word.split('.').map(str::parse::<u32>);
         Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
     });
-    match version.last() {
+    match version.next_back() {
         Some(version) if version >= OLDEST_LIBVIRT => Ok(()),
         Some((major, minor)) => Err(Trouble::new(format_args!(
             "libvirt {major}.{minor} has no bus='nvme', which came with {}.{}; remove the root and {WAY_OUT}",

@@ -98,11 +98,11 @@ fn documents() -> impl Strategy<Value = Made> {
             noise[0].replace('\n', " ") + "<os><type machine='q35'/></os>",
             noise[1].clone() + "<devices\n>" + &noise[2] + boot + &noise[3],
             noise[4].clone() + "<alias name='ua-macintosh-hd'/>" + &noise[5],
-            "<boot order='2'/></disk>".to_owned() + &noise[6] + "<memballoon model='none'/>",
+            "</disk>".to_owned() + &noise[6] + "<memballoon model='none'/>",
             "<!-- end --></devices>".to_owned() + &noise[7] + "<features/>",
         ];
         let serial = if serial { "<serial>HD-0007-A</serial>" } else { "" };
-        let drive = if address { drive } else { String::new() };
+        let drive = if address { drive + "<boot order='2'/>" } else { String::new() };
         let whole = format!(
             "{}<domain{declared} type='kvm'>{block}{}{}<disk>{target}{serial}{driver}{}{drive}{}{}</domain>\n<!-- after -->",
             kept[0], kept[1], kept[2], kept[3], kept[4], kept[5]

@@ -72,6 +72,20 @@ fn libvirt_puts_the_controller_on_the_slot_that_the_hook_found_free() -> Outcome
 }
 
 #[test]
+fn left_to_itself_libvirt_puts_the_controller_behind_a_root_port_so_the_hook_writes_it_out() -> Outcome {
+    let mut libvirt = Libvirt::start()?;
+    let hooked = hooked(DOMAIN, &[])?;
+    let from = hooked
+        .find("<controller type=\"nvme\"")
+        .expect("the controller is there");
+    let to = from + hooked[from..].find("</controller>").expect("its end") + "</controller>".len();
+    let left_out = format!("{}{}", &hooked[..from], &hooked[to..]);
+    let controller = command_line(&mut libvirt, &left_out)?.device("nvme")?;
+    assert_ne!(controller["bus"], "pcie.0");
+    Ok(())
+}
+
+#[test]
 fn libvirt_takes_every_network_model_that_the_hook_gives() -> Outcome {
     let mut libvirt = Libvirt::start()?;
     for model in dockerios_domain_hook::vmi::NIC_MODELS {

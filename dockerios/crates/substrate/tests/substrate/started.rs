@@ -28,7 +28,17 @@ fn started<T>(
     Ok(judged)
 }
 
-/// What both modes have to come to in QEMU.
+/// What every mode has to come to in QEMU.
+fn has_smc_and_no_hotplug(machine: &mut Machine) -> Outcome {
+    assert_eq!(machine.devices("isa-applesmc")?.len(), 1, "SMCs");
+    let chipset = machine.devices("ICH9-LPC")?;
+    let switch = "acpi-pci-hotplug-with-bridge-support";
+    let off = machine.ask("qom-get", json!({"path": chipset[0], "property": switch}))?;
+    assert_eq!(off, false, "{switch}");
+    Ok(())
+}
+
+/// What both modes of NVMe have to come to.
 fn is_a_macos_machine(machine: &mut Machine) -> Outcome {
     let status = machine.ask("query-status", json!({}))?;
     assert_eq!(
@@ -47,11 +57,7 @@ fn is_a_macos_machine(machine: &mut Machine) -> Outcome {
     assert_eq!(slots(NVME), [0x10], "NVMe on bus 0");
     assert_eq!(slots(AHCI), [0x1f], "AHCI on bus 0");
 
-    assert_eq!(machine.devices("isa-applesmc")?.len(), 1, "SMCs");
-    let chipset = machine.devices("ICH9-LPC")?;
-    let switch = "acpi-pci-hotplug-with-bridge-support";
-    let off = machine.ask("qom-get", json!({"path": chipset[0], "property": switch}))?;
-    assert_eq!(off, false, "{switch}");
+    has_smc_and_no_hotplug(machine)?;
 
     let disks = machine.ask("query-block", json!({}))?;
     let system = disks.as_array().into_iter().flatten().find(|disk| {
@@ -80,7 +86,7 @@ fn qemu_starts_with_the_system_disk_left_on_sata_and_has_the_smc_all_the_same() 
         &[("nvme", "off")],
         |arguments| arguments,
         |machine| {
-            assert_eq!(machine.devices("isa-applesmc")?.len(), 1, "SMCs");
+            has_smc_and_no_hotplug(machine)?;
             assert_eq!(machine.devices("nvme")?, Vec::<String>::new());
             Ok(())
         },
@@ -114,5 +120,26 @@ fn a_qemu_without_the_devices_refuses_by_their_names_and_no_message_holds_the_ke
         assert!(refused.contains("is not a valid device model name"), "{refused}");
         assert!(!refused.contains("TESTOSK"), "the key is in the message");
     }
+    Ok(())
+}
+
+#[test]
+fn the_firmware_is_told_of_the_bootdisk_first_and_of_nothing_that_it_cannot_read() -> Outcome {
+    let order = |mode| started(&[("nvme", mode)], |arguments| arguments, |machine| machine.boot_order());
+    let bootdisk = "/pci@i0cf8/pci8086,2922@1f,2/drive@0/disk@0";
+    assert_eq!(order("native")?, [bootdisk, "HALT"]);
+    let system = "/pci@i0cf8/pci1b36,0010@10/namespace@1,0";
+    assert_eq!(order("override")?, [bootdisk, system, "HALT"]);
+    Ok(())
+}
+
+#[test]
+fn the_place_of_an_nvme_namespace_in_the_boot_order_has_a_node_without_address() -> Outcome {
+    // what the hook takes off: OVMF reads no more of the order from there on, and drops what it has read
+    let with_place = |arguments: Arguments| {
+        arguments.map(|word| word.replace("{\"driver\":\"nvme-ns\",", "{\"driver\":\"nvme-ns\",\"bootindex\":2,"))
+    };
+    let order = started(&[], with_place, |machine| machine.boot_order())?;
+    assert_eq!(order[1], "/nvme-ns/namespace@0,0");
     Ok(())
 }
