@@ -126,6 +126,8 @@ vocabulary! {
     ClaimCondition:
         /// It has a Ready machine.
         Ready;
+        /// It ends by itself within five minutes. Raise spec.ttl to keep the machine longer.
+        Expiring;
 }
 
 vocabulary! {
@@ -153,6 +155,10 @@ vocabulary! {
         Lost;
         /// The stored ttl is no duration, or none that the platform allows; the platform's default counts.
         TtlUnreadable;
+        /// Less than five minutes are left. Raise spec.ttl, up to the platform's maximum, to keep the machine longer.
+        ExpiresSoon;
+        /// More than five minutes are left.
+        TimeLeft;
         /// Something could not be read just now; nothing is decided from it.
         Unreadable;
 }

@@ -1,0 +1,82 @@
+//! How fast a pool replaces machines that fail.
+//!
+//! Invariant: the pause is reckoned from the failures that are kept, so a restart neither forgets nor shortens it.
+
+use dockerios_api::{MacOSMachine, condition::of, machine::macos_machine::MachineCondition};
+use jiff::{SignedDuration, Timestamp};
+
+use super::{
+    super::claim::line::is_ready,
+    census::{Census, failed_at},
+};
+
+/// The pause after the first failure.
+const SHORTEST: SignedDuration = SignedDuration::from_secs(10);
+/// The longest pause.
+const LONGEST: SignedDuration = SignedDuration::from_mins(10);
+
+/// How machines may be made just now.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// None failed since one was last Ready.
+    Free,
+    /// Machines fail: one at a time is tried, not before that moment.
+    Careful {
+        /// When the last failed.
+        since: Timestamp,
+        /// When the next may be made.
+        next: Timestamp,
+        /// Whether that moment has come.
+        now: bool,
+    },
+}
+
+impl Pace {
+    pub(super) fn of(census: &Census, now: Timestamp) -> Self {
+        // each pause is twice the time between the last two failures: it doubles with every further one
+        let mut times = census.failed.iter().filter_map(|machine| failed_at(machine));
+        let Some(last) = times.next() else { return Self::Free };
+        let alive = [&census.free, &census.taken, &census.claimed];
+        if alive
+            .into_iter()
+            .flatten()
+            .filter_map(|machine| ready_since(machine))
+            .any(|since| since > last)
+        {
+            return Self::Free;
+        }
+        let between = times.next().map(|before| last.duration_since(before));
+        let pause = between.and_then(|between| between.checked_mul(2)).unwrap_or(SHORTEST);
+        let next = last.checked_add(pause.clamp(SHORTEST, LONGEST)).unwrap_or(last);
+        Self::Careful {
+            since: last,
+            next,
+            now: now >= next,
+        }
+    }
+
+    /// Machines that may be made in this pass.
+    pub(super) fn allowed(&self, census: &Census) -> usize {
+        // one that is on its way will show whether it works again
+        let trying = census.warming() > 0 || census.claimed.iter().any(|machine| !is_ready(machine));
+        match self {
+            Self::Free => usize::MAX,
+            Self::Careful { now: true, .. } if !trying => 1,
+            Self::Careful { .. } => 0,
+        }
+    }
+
+    /// When to look again.
+    pub(super) fn waits_until(&self, now: Timestamp) -> Option<Timestamp> {
+        match self {
+            Self::Careful { next, .. } if *next > now => Some(*next),
+            Self::Careful { .. } | Self::Free => None,
+        }
+    }
+}
+
+fn ready_since(machine: &MacOSMachine) -> Option<Timestamp> {
+    let conditions = &machine.status.as_ref()?.conditions;
+    let ready = of(conditions, MachineCondition::Ready.word())?;
+    is_ready(machine).then_some(ready.last_transition_time.0)
+}
