@@ -1,21 +1,21 @@
-//! Free space per storage class, as Prometheus last told. What drivers tell (CSIStorageCapacity) is on its own shelf.
+//! Free space per storage class: what a Prometheus last told, and what drivers tell (CSIStorageCapacity).
 //!
-//! Invariant: no answer, no number, or more than one is unknown capacity, never plenty.
+//! Invariant: no answer, a late one, no number, or more than one is unknown capacity, never plenty.
 
 use std::{collections::HashMap, time::Duration};
 
-use dockerios_api::config::platform_config::{Headroom, Prometheus};
+use dockerios_api::{
+    Size,
+    config::platform_config::{Headroom, Prometheus},
+};
 use dockerios_core::Seen;
+pub use dockerios_core::decide::machine::Capacity;
+use futures::future::join_all;
+use http::{Request, Uri};
+use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::CSIStorageCapacity};
+use kube::{Client, Config};
+use serde_json::Value;
 use tokio::sync::{mpsc, watch};
-
-/// Bytes of a storage class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capacity {
-    /// Physically free.
-    pub free: u64,
-    /// In all.
-    pub total: u64,
-}
 
 /// What a source told about one storage class.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,20 +45,25 @@ impl Capacities {
 
 /// Pause between two rounds of queries.
 const EVERY: Duration = Duration::from_secs(15);
+/// A Prometheus that takes longer has not answered.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks every Prometheus that the rules name, round after round, and at once when the rules change.
 pub async fn watch(mut rules: watch::Receiver<Vec<Headroom>>, tell: mpsc::Sender<Reading>) {
     loop {
         let current = rules.borrow_and_update().clone();
-        for rule in &current {
-            if let Some(prometheus) = &rule.source.prometheus {
-                let reading = Reading {
+        let asked = current.iter().filter_map(|rule| {
+            let prometheus = rule.source.prometheus.as_ref()?;
+            Some(async {
+                Reading {
                     storage_class: rule.storage_class_name.0.clone(),
-                    room: ask(prometheus).await,
-                };
-                if tell.send(reading).await.is_err() {
-                    return;
+                    room: ask(prometheus, PATIENCE).await,
                 }
+            })
+        });
+        for reading in join_all(asked).await {
+            if tell.send(reading).await.is_err() {
+                return;
             }
         }
         tokio::select! {
@@ -69,6 +74,255 @@ pub async fn watch(mut rules: watch::Receiver<Vec<Headroom>>, tell: mpsc::Sender
 }
 
 /// Both numbers of one Prometheus.
-async fn ask(prometheus: &Prometheus) -> Seen<Capacity> {
-    Seen::Unknown(format!("{} was not asked", prometheus.url))
+async fn ask(prometheus: &Prometheus, patience: Duration) -> Seen<Capacity> {
+    let both = async {
+        let (free, total) = futures::try_join!(
+            query(&prometheus.url, "freeQuery", &prometheus.free_query),
+            query(&prometheus.url, "capacityQuery", &prometheus.capacity_query),
+        )?;
+        Ok(Capacity { free, total })
+    };
+    match tokio::time::timeout(patience, both).await {
+        Ok(Ok(capacity)) => Seen::Present(capacity),
+        Ok(Err(why)) => Seen::Unknown(why),
+        Err(_) => Seen::Unknown(format!(
+            "{} did not answer within {} ms",
+            prometheus.url,
+            patience.as_millis()
+        )),
+    }
+}
+
+/// The one number of an instant query.
+async fn query(url: &str, field: &str, query: &str) -> Result<u64, String> {
+    let at = |why: String| format!("{url}, {field}: {why}");
+    let base: Uri = url.parse().map_err(|error| at(format!("no URL: {error}")))?;
+    let mut config = Config::new(base);
+    config.connect_timeout = Some(PATIENCE);
+    config.read_timeout = Some(PATIENCE);
+    let client = Client::try_from(config).map_err(|error| at(error.to_string()))?;
+    let request = Request::get(format!("/api/v1/query?query={}", encoded(query)))
+        .body(Vec::new())
+        .map_err(|error| at(error.to_string()))?;
+    let text = client
+        .request_text(request)
+        .await
+        .map_err(|error| at(crate::feed::Chain(&error).to_string()))?;
+    number(&text).map_err(at)
+}
+
+/// A query as it stands in a URL (RFC 3986: unreserved characters stay, all else is percent-encoded).
+fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() * 3);
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// The one number in a Prometheus' answer (prometheus.io/docs/prometheus/latest/querying/api, instant queries).
+fn number(answer: &str) -> Result<u64, String> {
+    let answer: Value = serde_json::from_str(answer).map_err(|error| format!("the answer is no JSON: {error}"))?;
+    if answer["status"] != "success" {
+        let told = answer["error"].as_str().unwrap_or("no reason is given");
+        return Err(format!(
+            "the query failed: {}",
+            told.chars().take(200).collect::<String>()
+        ));
+    }
+    let data = &answer["data"];
+    let result = data["result"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let sample = match (data["resultType"].as_str(), result) {
+        (Some("scalar"), [_, value]) => value,
+        (Some("vector"), [one]) => &one["value"][1],
+        (Some("vector"), []) => return Err("the query gives no series; it must give exactly one".into()),
+        (Some("vector"), more) => {
+            return Err(format!(
+                "the query gives {} series; it must give exactly one: use sum(…)",
+                more.len()
+            ));
+        }
+        (kind, _) => {
+            return Err(format!(
+                "the query gives a {}; it must give one number",
+                kind.unwrap_or("thing without a type")
+            ));
+        }
+    };
+    let bytes: f64 = sample
+        .as_str()
+        .and_then(|text| text.parse().ok())
+        .ok_or("the value is no number")?;
+    // 2^63: more than any storage has, and exact as a float
+    if !(0.0..9_223_372_036_854_775_808.0).contains(&bytes) {
+        return Err(format!("{bytes} is no number of bytes"));
+    }
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let whole = bytes as u64;
+    Ok(whole)
+}
+
+/// What drivers tell of a storage class, over all its segments. They tell what is free and not the whole, which is
+/// taken to be that and all that was asked for in claims of the class: too much where clones share blocks, so the
+/// threshold is then higher than it need be.
+pub fn of_driver(told: &[&CSIStorageCapacity], claims: &[&PersistentVolumeClaim]) -> Seen<Capacity> {
+    if told.is_empty() {
+        return Seen::Absent;
+    }
+    let mut free = 0u64;
+    for segment in told {
+        // a segment without a number is one that the driver could not look at
+        let Some(capacity) = &segment.capacity else {
+            return Seen::Unknown("the driver gives no capacity for one of its segments".into());
+        };
+        match bytes(&capacity.0) {
+            Some(bytes) => free = free.saturating_add(bytes),
+            None => return Seen::Unknown(format!("the driver gives {:?} as a capacity", capacity.0)),
+        }
+    }
+    let mut total = free;
+    for claim in claims {
+        let held = claim
+            .status
+            .as_ref()
+            .and_then(|status| status.capacity.as_ref()?.get("storage"));
+        if let Some(bytes) = held.and_then(|held| bytes(&held.0)) {
+            total = total.saturating_add(bytes);
+        }
+    }
+    Seen::Present(Capacity { free, total })
+}
+
+/// Whole bytes of a quantity; drivers write no other.
+fn bytes(quantity: &str) -> Option<u64> {
+    if quantity == "0" {
+        Some(0)
+    } else {
+        Size::from(quantity).bytes().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    fn vector(values: &[&str]) -> String {
+        let series: Vec<String> = values
+            .iter()
+            .map(|v| format!(r#"{{"metric":{{}},"value":[1.5,"{v}"]}}"#))
+            .collect();
+        format!(
+            r#"{{"status":"success","data":{{"resultType":"vector","result":[{}]}}}}"#,
+            series.join(",")
+        )
+    }
+
+    #[test]
+    fn exactly_one_number_of_bytes_is_a_capacity_and_all_else_is_refused_with_the_reason() {
+        assert_eq!(number(&vector(&["1.5e3"])), Ok(1500));
+        let scalar = r#"{"status":"success","data":{"resultType":"scalar","result":[1.5,"7"]}}"#;
+        assert_eq!(number(scalar), Ok(7));
+        for (answer, why) in [
+            (vector(&[]), "no series"),
+            (vector(&["1", "2"]), "2 series"),
+            (vector(&["NaN"]), "no number of bytes"),
+            (vector(&["-1"]), "no number of bytes"),
+            (vector(&["+Inf"]), "no number of bytes"),
+            (vector(&["many"]), "no number"),
+            (r#"{"status":"error","error":"parse error"}"#.into(), "parse error"),
+            (
+                r#"{"status":"success","data":{"resultType":"matrix","result":[]}}"#.into(),
+                "matrix",
+            ),
+            ("<html>".into(), "no JSON"),
+        ] {
+            let refused = number(&answer).expect_err("it is no one number");
+            assert!(refused.contains(why), "{answer}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_query_keeps_its_meaning_in_a_url() {
+        assert_eq!(encoded(r#"sum(a{b="ü &"})"#), "sum%28a%7Bb%3D%22%C3%BC%20%26%22%7D%29");
+    }
+
+    #[test]
+    fn a_driver_that_gives_no_number_tells_nothing() {
+        let segment = |capacity: Option<&str>| {
+            let mut segment = CSIStorageCapacity::default();
+            segment.capacity = capacity.map(|c| k8s_openapi::apimachinery::pkg::api::resource::Quantity(c.into()));
+            segment
+        };
+        assert_eq!(of_driver(&[], &[]), Seen::Absent);
+        let (one, other, none, odd) = (
+            segment(Some("10Gi")),
+            segment(Some("0")),
+            segment(None),
+            segment(Some("1e3")),
+        );
+        assert_eq!(
+            of_driver(&[&one, &other], &[]),
+            Seen::Present(Capacity {
+                free: 10 << 30,
+                total: 10 << 30
+            })
+        );
+        for bad in [&none, &odd] {
+            assert!(of_driver(&[&one, bad], &[]).unreadable().is_some(), "{bad:?}");
+        }
+    }
+
+    /// A server that answers every request with that text; none: never.
+    async fn prometheus(answer: Option<String>) -> Prometheus {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let answer = answer.clone();
+                tokio::spawn(async move {
+                    let mut request = [0; 4096];
+                    let _ = stream.read(&mut request).await;
+                    match answer {
+                        Some(body) => {
+                            let length = body.len();
+                            let text = format!(
+                                "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+                            );
+                            let _ = stream.write_all(text.as_bytes()).await;
+                        }
+                        None => std::future::pending().await,
+                    }
+                });
+            }
+        });
+        Prometheus {
+            url: format!("http://127.0.0.1:{port}"),
+            free_query: "free".into(),
+            capacity_query: "all".into(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_prometheus_is_asked_over_the_wire() {
+        let room = ask(&prometheus(Some(vector(&["42"]))).await, PATIENCE).await;
+        assert_eq!(room, Seen::Present(Capacity { free: 42, total: 42 }));
+    }
+
+    #[tokio::test]
+    async fn one_that_does_not_answer_tells_nothing() {
+        let room = ask(&prometheus(None).await, Duration::from_millis(50)).await;
+        assert!(
+            room.unreadable().is_some_and(|why| why.contains("did not answer")),
+            "{room:?}"
+        );
+    }
 }

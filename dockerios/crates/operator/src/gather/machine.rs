@@ -1,0 +1,217 @@
+//! Facts about a machine: its references, its objects by uid label, and, while it has nothing yet, the line it is in.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use dockerios_api::{
+    IdentityPool, MacOSMachine, MacOSMachineClass, MachineIdentity,
+    config::platform_config::{Headroom, HeadroomSource},
+    names::PLATFORM,
+};
+use dockerios_core::{
+    Id, Seen,
+    decide::machine::{Capacity, Facts, Line, Waiter, gates, node_of},
+};
+use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::CSIStorageCapacity};
+use kube::ResourceExt;
+
+use crate::{headroom, index::Index, world::World};
+
+/// What the decision about that machine reads; none when it is not there.
+pub fn gather(world: &World, id: &Id) -> Option<Facts> {
+    let machine = world.machines.get(&id.namespace, &id.name).present()?.clone();
+    let uid = machine.uid()?;
+    let class = world.classes.get("", &machine.spec.machine_class_name);
+    let image = follow(&class, |class| world.images.get("", &class.spec.image_name));
+    let pool = pool_of(world, &class);
+    let held = world.identities.by(Index::Holder, &uid);
+    let home = match held.as_ref().map(|held| held.first()) {
+        Seen::Present(Some(identity)) => world.identity_pools.get("", &identity.spec.pool_name),
+        Seen::Present(None) | Seen::Absent => Seen::Absent,
+        Seen::Unknown(why) => Seen::Unknown(why),
+    };
+    let claim = match &machine.spec.claim_ref {
+        Some(claim) => world.claims.get(&id.namespace, &claim.name),
+        None => Seen::Absent,
+    };
+    let vmis = world.vmis.by(Index::MachineUid, &uid);
+    let pods = world.pods.by(Index::MachineUid, &uid);
+    let node = match (&vmis, &pods) {
+        (Seen::Present(vmis), Seen::Present(pods)) => {
+            node_of(vmis, pods).map_or(Seen::Absent, |name| world.nodes.get("", &name))
+        }
+        (Seen::Unknown(why), _) | (_, Seen::Unknown(why)) => Seen::Unknown(why.clone()),
+        _ => Seen::Absent,
+    };
+    Some(Facts {
+        namespace: world.namespaces.get("", &id.namespace),
+        platform: world.platforms.get("", PLATFORM),
+        line: line(world, &machine, &uid),
+        vms: own(world.vms.by(Index::MachineUid, &uid), &id.namespace),
+        vmis: own(vmis, &id.namespace),
+        pods: own(pods, &id.namespace),
+        data_volumes: own(world.data_volumes.by(Index::MachineUid, &uid), &id.namespace),
+        volumes: own(world.volumes.by(Index::MachineUid, &uid), &id.namespace),
+        node,
+        collector_url: world.collector_url.clone(),
+        platform_namespace: world.platform_namespace.clone(),
+        refusal: world.refusal(id),
+        machine,
+        class,
+        image,
+        pool,
+        claim,
+        held,
+        home,
+    })
+}
+
+/// Only those in the machine's own namespace: a label elsewhere is nobody's proof.
+fn own<K: ResourceExt>(seen: Seen<Vec<Arc<K>>>, namespace: &str) -> Seen<Vec<Arc<K>>> {
+    seen.map(|objects| {
+        objects
+            .into_iter()
+            .filter(|o| o.namespace().as_deref() == Some(namespace))
+            .collect()
+    })
+}
+
+fn follow<T, U>(seen: &Seen<Arc<T>>, next: impl FnOnce(&T) -> Seen<U>) -> Seen<U> {
+    match seen {
+        Seen::Present(object) => next(object),
+        Seen::Absent => Seen::Absent,
+        Seen::Unknown(why) => Seen::Unknown(why.clone()),
+    }
+}
+
+fn pool_of(world: &World, class: &Seen<Arc<MacOSMachineClass>>) -> Seen<Arc<IdentityPool>> {
+    follow(class, |class| match &class.spec.identity.per_machine {
+        Some(identity) => world.identity_pools.get("", &identity.pool_name),
+        None => Seen::Absent,
+    })
+}
+
+/// Whether something was made for that machine, or an identity taken.
+fn begun(world: &World, uid: &str) -> bool {
+    !world.vms.places(Index::MachineUid, uid).is_empty()
+        || !world.data_volumes.places(Index::MachineUid, uid).is_empty()
+        || !world.volumes.places(Index::MachineUid, uid).is_empty()
+        || !world.identities.places(Index::Holder, uid).is_empty()
+}
+
+/// The line that the machine is in. It is walked by machines that wait in it alone; for the others it is not made.
+fn line(world: &World, machine: &MacOSMachine, uid: &str) -> Line {
+    // one that has an identity or disks has passed it; one with a VirtualMachine needs neither
+    if begun(world, uid) || machine.metadata.deletion_timestamp.is_some() {
+        return Line::unknown("the machine is past the line");
+    }
+    let waiters = match world.machines.all() {
+        Seen::Present(all) => Seen::Present(all.iter().filter_map(|other| waiter(world, other)).collect::<Vec<_>>()),
+        Seen::Absent => Seen::Absent,
+        Seen::Unknown(why) => Seen::Unknown(why),
+    };
+    let identities = identities(world, waiters.present().map(Vec::as_slice).unwrap_or_default());
+    let platform = world.platforms.get("", PLATFORM);
+    let rules = platform.present().and_then(|platform| platform.spec.storage.as_ref());
+    let rules = rules.map(|storage| storage.headroom.as_slice()).unwrap_or_default();
+    Line {
+        waiters,
+        identities,
+        capacity: rules
+            .iter()
+            .map(|rule| (rule.storage_class_name.to_string(), capacity(world, rule)))
+            .collect(),
+        strategy: strategies(world, rules),
+    }
+}
+
+/// How another machine stands in the line. One that could not be made now whatever is left takes nothing from others.
+fn waiter(world: &World, machine: &MacOSMachine) -> Option<Waiter> {
+    let class = world.classes.get("", &machine.spec.machine_class_name);
+    let begun = begun(world, &machine.uid()?);
+    if !begun {
+        let namespace = world.namespaces.get("", &machine.namespace()?);
+        let image = follow(&class, |class| world.images.get("", &class.spec.image_name));
+        let platform = world.platforms.get("", PLATFORM);
+        gates(&machine.spec.machine_class_name, &class, &namespace, &image, &platform).ok()?;
+    }
+    let pool = pool_of(world, &class);
+    Waiter::of(
+        machine,
+        class.present().map(AsRef::as_ref),
+        pool.present().map(AsRef::as_ref),
+        begun,
+    )
+}
+
+fn identities(world: &World, waiters: &[Waiter]) -> Seen<Vec<Arc<MachineIdentity>>> {
+    let mut pools: Vec<&String> = waiters
+        .iter()
+        .filter(|w| !w.begun)
+        .filter_map(|w| w.pool.as_ref())
+        .collect();
+    pools.sort();
+    pools.dedup();
+    let mut all = Vec::new();
+    for pool in pools {
+        match world.identities.by(Index::IdentityPool, pool) {
+            Seen::Present(some) => all.extend(some),
+            Seen::Absent => {}
+            Seen::Unknown(why) => return Seen::Unknown(why),
+        }
+    }
+    Seen::Present(all)
+}
+
+fn capacity(world: &World, rule: &Headroom) -> Seen<Capacity> {
+    match &rule.source {
+        HeadroomSource {
+            prometheus: Some(_), ..
+        } => world.capacity.of(&rule.storage_class_name),
+        HeadroomSource {
+            csi_capacity: Some(_), ..
+        } => match world.capacities.all() {
+            Seen::Present(told) => {
+                let of_class: Vec<&CSIStorageCapacity> = told
+                    .iter()
+                    .map(AsRef::as_ref)
+                    .filter(|c| c.storage_class_name == *rule.storage_class_name)
+                    .collect();
+                provisioned(world, &rule.storage_class_name, &of_class)
+            }
+            Seen::Absent => Seen::Absent,
+            Seen::Unknown(why) => Seen::Unknown(why),
+        },
+        HeadroomSource { .. } => Seen::Unknown("PlatformConfig names no source for it".into()),
+    }
+}
+
+/// What the drivers tell, with the claims of the storage class.
+fn provisioned(world: &World, class: &str, told: &[&CSIStorageCapacity]) -> Seen<Capacity> {
+    match world.volumes.all() {
+        Seen::Unknown(why) => Seen::Unknown(why),
+        claims => {
+            let claims = claims
+                .present()
+                .map(Vec::as_slice)
+                .unwrap_or_default()
+                .iter()
+                .map(AsRef::as_ref);
+            let of_class = |claim: &&PersistentVolumeClaim| {
+                claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref()) == Some(class)
+            };
+            headroom::of_driver(told, &claims.filter(of_class).collect::<Vec<_>>())
+        }
+    }
+}
+
+/// How the storage classes of the rules clone, as far as CDI says; one that cannot be read counts as copying.
+fn strategies(world: &World, rules: &[Headroom]) -> BTreeMap<String, String> {
+    let one = |class: &str| {
+        let profile = world.storage_profiles.get("", class);
+        let told = profile
+            .present()
+            .and_then(|profile| profile.status.as_ref()?.clone_strategy.clone());
+        told.map(|strategy| (class.to_owned(), strategy))
+    };
+    rules.iter().filter_map(|rule| one(&rule.storage_class_name)).collect()
+}
