@@ -18,7 +18,7 @@ use super::{
     facts::Objects,
     status::{Pass, after},
 };
-use crate::{Kind, Step, Target};
+use crate::{Kind, Step, Target, render::machine as render};
 
 /// A clone that takes longer has failed, whatever its size: a copy of 200 GiB at 120 MB/s ends before, and CDI does
 /// not say that it gave up.
@@ -49,7 +49,7 @@ pub(super) enum Disks {
 /// Where the disks of an existing VirtualMachine stand; without one, those that exist.
 pub(super) fn judge(pass: &Pass, objects: &Objects) -> Disks {
     let mut worst = Disks::Cloned(String::new());
-    let names = wanted(objects);
+    let names = wanted(pass, objects);
     if names.is_empty() {
         return Disks::Missing;
     }
@@ -94,8 +94,9 @@ fn join(one: &Disks, other: &Disks) -> String {
         .join(", ")
 }
 
-/// Names of the volumes that the VirtualMachine was made with.
-fn wanted(objects: &Objects) -> Vec<String> {
+/// Names of the volumes that the VirtualMachine was made with; without one, those that exist and, once they were
+/// cloned, must exist.
+fn wanted(pass: &Pass, objects: &Objects) -> Vec<String> {
     match objects.vm {
         Some(vm) => {
             let volumes = vm.spec.template.spec.volumes.iter();
@@ -111,6 +112,16 @@ fn wanted(objects: &Objects) -> Vec<String> {
                 .chain(objects.volumes.keys())
                 .cloned()
                 .collect();
+            if was_cloned(pass) {
+                let machine = pass.machine();
+                names.push(render::system_disk_name(machine));
+                names.extend(
+                    pass.draft
+                        .identity_ref
+                        .as_ref()
+                        .map(|_| render::boot_disk_name(machine)),
+                );
+            }
             names.sort();
             names.dedup();
             names
@@ -121,7 +132,7 @@ fn wanted(objects: &Objects) -> Vec<String> {
 fn judge_one(pass: &Pass, objects: &Objects, name: &str) -> Disks {
     let volume = objects.data_volumes.get(name).copied();
     let claim = objects.volumes.get(name).copied();
-    let was_cloned = pass.held(MachineCondition::DiskCloned) || already_lost(pass);
+    let was_cloned = was_cloned(pass);
     let phase = volume
         .and_then(|volume| volume.status.as_ref()?.phase)
         .unwrap_or_default();
@@ -151,9 +162,11 @@ fn judge_one(pass: &Pass, objects: &Objects, name: &str) -> Disks {
     }
 }
 
-fn already_lost(pass: &Pass) -> bool {
-    pass.stood(MachineCondition::DiskCloned)
-        .is_some_and(|stood| stood.reason == MachineReason::VolumeLost.word())
+/// Whether its disks were there once, which the status keeps.
+fn was_cloned(pass: &Pass) -> bool {
+    let lost = |reason: &str| reason == MachineReason::VolumeLost.word();
+    let stood = pass.stood(MachineCondition::DiskCloned);
+    pass.held(MachineCondition::DiskCloned) || stood.is_some_and(|stood| lost(&stood.reason))
 }
 
 fn claim_phase(claim: &PersistentVolumeClaim) -> &str {

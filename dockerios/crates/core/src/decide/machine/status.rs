@@ -112,8 +112,8 @@ impl<'f> Pass<'f> {
     pub(super) fn sum_up(&mut self, phase: MachinePhase, reason: MachineReason, message: impl AsRef<str>) {
         self.draft.phase = Some(phase);
         let verdict = match (phase, reason) {
+            (_, MachineReason::Unreadable) | (MachinePhase::Unknown, _) => Verdict::Unknown,
             (MachinePhase::Ready, _) => Verdict::True,
-            (MachinePhase::Unknown, _) | (_, MachineReason::Unreadable) => Verdict::Unknown,
             _ => Verdict::False,
         };
         self.say(MachineCondition::Ready, verdict, reason, message);
@@ -200,7 +200,15 @@ impl<'f> Pass<'f> {
     pub(super) fn done(mut self) -> Plan {
         self.news();
         self.draft.conditions = self.report.done();
-        self.plan.report(&self.draft);
+        // the last step takes the object away, and its status with it; a refusal is told by the pass that follows
+        let last = self
+            .plan
+            .steps
+            .iter()
+            .any(|step| matches!(step, Step::RemoveFinalizer(..)));
+        if !last || self.facts.refusal.is_some() {
+            self.plan.report(&self.draft);
+        }
         self.plan
     }
 

@@ -1,0 +1,251 @@
+//! What a machine waits for before anything is made, and in which order.
+
+use std::collections::BTreeMap;
+
+use dockerios_api::machine::macos_machine::MachinePhase as Phase;
+use dockerios_core::{
+    Seen,
+    decide::machine::{Capacity, Line, Waiter},
+};
+use serde_json::{Value, json};
+
+use crate::world::{UID, World};
+
+#[test]
+fn each_gate_is_named_and_nothing_is_made_behind_it() {
+    type Shut = (&'static str, &'static str, fn(&mut World));
+    let rows: [Shut; 9] = [
+        ("ClassNotFound", "create it", |w| w.remove("MacOSMachineClass", "mac")),
+        ("NamespaceNotAllowed", "allowedNamespaces", |w| {
+            w.edit("MacOSMachineClass", "mac", |c| {
+                c["spec"]["allowedNamespaces"] = json!({"matchLabels": {"team": "b"}})
+            });
+        }),
+        ("ImageNotReady", "does not exist", |w| w.remove("MacOSImage", "tahoe")),
+        ("ImageNotReady", "not Ready yet", |w| {
+            w.edit("MacOSImage", "tahoe", |i| i["status"] = Value::Null)
+        }),
+        ("PlatformNotReady", "create it", |w| {
+            w.remove("PlatformConfig", "default")
+        }),
+        ("PlatformNotReady", "no virt-launcher image has been probed", |w| {
+            w.edit("PlatformConfig", "default", |p| p["status"] = Value::Null);
+        }),
+        ("PlatformNotReady", "oskSecretRef", |w| {
+            w.edit("PlatformConfig", "default", |p| p["spec"]["smc"] = Value::Null)
+        }),
+        ("PlatformNotReady", "no nvme device", |w| {
+            w.edit("PlatformConfig", "default", |p| {
+                p["status"]["launchers"][0]["nvme"] = json!("Missing")
+            });
+        }),
+        ("Unreadable", "cannot be listed", |w| w.unreadable = vec!["MacOSImage"]),
+    ];
+    for (reason, told, shut) in rows {
+        let mut world = World::new();
+        shut(&mut world);
+        world.settle();
+        assert_eq!(
+            (world.phase(), world.reason("Ready").as_str()),
+            (Phase::Pending, reason),
+            "{}",
+            world.message("Ready")
+        );
+        assert!(world.message("Ready").contains(told), "{}", world.message("Ready"));
+        assert!(
+            !world.done.iter().any(|step| step.starts_with("create")),
+            "{reason}: {:?}",
+            world.done
+        );
+    }
+}
+
+#[test]
+fn an_exhausted_pool_makes_it_wait_with_the_pools_numbers_and_mints_nothing() {
+    let mut world = World::new();
+    world.remove("MachineIdentity", "c02aaaaaaaa1");
+    world.edit("IdentityPool", "imac", |pool| {
+        pool["status"] = json!({"total": 5, "available": 0, "allocated": 5})
+    });
+    world.settle();
+    assert_eq!(
+        (world.phase(), world.reason("Ready")),
+        (Phase::Pending, "IdentityExhausted".into())
+    );
+    let told = "pool imac has 0 of 5 identities available (5 allocated";
+    assert!(world.news.iter().any(|news| news.contains(told)), "{:?}", world.news);
+    world.wait(1_000_000);
+    world.settle();
+    assert_eq!(world.phase(), Phase::Pending, "never Failed");
+    world.identity("C02AAAAAAAA9");
+    world.settle();
+    assert_eq!(world.phase(), Phase::Cloning);
+}
+
+#[test]
+fn a_machine_made_again_under_the_name_does_not_get_the_others_identity() {
+    let mut world = World::new();
+    world.edit("MachineIdentity", "c02aaaaaaaa1", |identity| {
+        identity["status"]["claimRef"] = json!({"namespace": "team-a", "name": "m", "uid": "A"});
+    });
+    world.settle();
+    assert_eq!(world.reason("Ready"), "IdentityExhausted");
+    world.edit("MachineIdentity", "c02aaaaaaaa1", |identity| {
+        identity["status"]["claimRef"]["uid"] = json!("")
+    });
+    world.settle();
+    assert_eq!(world.reason("Ready"), "IdentityExhausted", "an empty uid is nobody's");
+}
+
+const GI: u64 = 1 << 30;
+
+fn waiter(uid: &str, age: i64, class: &str, gib: u64, pool: Option<&str>, begun: bool) -> Waiter {
+    Waiter {
+        uid: uid.into(),
+        since: jiff::Timestamp::from_second(1_700_000_000 - age).expect("a time"),
+        begun,
+        disks: vec![(class.into(), gib * GI)],
+        pool: pool.map(Into::into),
+    }
+}
+
+/// A Shared machine of 100 GiB in `fast`, of which 20 % of 1000 GiB must stay free.
+fn short(others: Vec<Waiter>, capacity: Seen<Capacity>) -> World {
+    let mut world = World::new();
+    world.edit("MacOSMachineClass", "mac", |class| {
+        class["spec"]["identity"] =
+            json!({"type": "Shared", "shared": {"bootDiskImage": format!("r/b@sha256:{}", "0".repeat(64))}});
+    });
+    world.edit("PlatformConfig", "default", |platform| {
+        platform["spec"]["storage"] = json!({"headroom": [{"storageClassName": "fast", "minFreePercent": 20, "source": {"csiCapacity": {}}}]});
+    });
+    let mut waiters = others;
+    waiters.push(waiter(UID, 0, "fast", 100, None, false));
+    world.line = Some(Line {
+        waiters: Seen::Present(waiters),
+        identities: Seen::Present(Vec::new()),
+        capacity: BTreeMap::from([("fast".to_owned(), capacity)]),
+        strategy: BTreeMap::from([("fast".to_owned(), "copy".to_owned())]),
+    });
+    world.settle();
+    world
+}
+
+#[test]
+fn room_is_what_is_free_less_what_is_being_made_and_who_came_first() {
+    let free = |gib: u64| {
+        Seen::Present(Capacity {
+            free: gib * GI,
+            total: 1000 * GI,
+        })
+    };
+    let made = |gib| waiter("a", 100, "fast", gib, None, true);
+    let older = |gib| waiter("b", 50, "fast", gib, None, false);
+    let younger = waiter("c", -50, "fast", 500, None, false);
+    let rows = [
+        ("alone", vec![], free(300), "Sufficient"),
+        (
+            "alone, one byte too little",
+            vec![],
+            Seen::Present(Capacity {
+                free: 300 * GI - 1,
+                total: 1000 * GI,
+            }),
+            "BelowThreshold",
+        ),
+        ("one is being made", vec![made(100)], free(399), "BelowThreshold"),
+        (
+            "one is being made, and there is room",
+            vec![made(100)],
+            free(400),
+            "Sufficient",
+        ),
+        (
+            "an older one takes its part first",
+            vec![older(100)],
+            free(399),
+            "BelowThreshold",
+        ),
+        ("a younger one does not", vec![younger], free(300), "Sufficient"),
+        (
+            "an older one that does not fit is not overtaken",
+            vec![older(500)],
+            free(350),
+            "BelowThreshold",
+        ),
+        (
+            "another storage class is another matter",
+            vec![waiter("d", 50, "slow", 500, None, false)],
+            free(300),
+            "Sufficient",
+        ),
+        (
+            "not known",
+            vec![],
+            Seen::Unknown("the query timed out".into()),
+            "CapacityUnknown",
+        ),
+        ("not told", vec![], Seen::Absent, "CapacityUnknown"),
+    ];
+    for (name, others, capacity, reason) in rows {
+        let world = short(others, capacity);
+        assert_eq!(
+            world.reason("StorageHeadroom"),
+            reason,
+            "{name}: {}",
+            world.message("StorageHeadroom")
+        );
+        let made = world.names("DataVolume").len();
+        assert_eq!(made, usize::from(reason == "Sufficient"), "{name}");
+    }
+}
+
+#[test]
+fn the_event_about_room_has_both_numbers() {
+    let world = short(
+        vec![],
+        Seen::Present(Capacity {
+            free: 250 * GI,
+            total: 1000 * GI,
+        }),
+    );
+    let told = world
+        .news
+        .iter()
+        .find(|news| news.starts_with("BelowThreshold"))
+        .expect("an event");
+    assert!(
+        told.contains("250.0 GiB free") && told.contains("200.0 GiB that must stay free"),
+        "{told}"
+    );
+}
+
+#[test]
+fn the_kth_that_waits_takes_the_kth_identity() {
+    let mut world = World::new();
+    world.identity("C02AAAAAAAA2");
+    world.others = vec![waiter("a", 100, "fast", 1, Some("imac"), false)];
+    world.settle();
+    assert_eq!(world.status().identity_ref.as_deref(), Some("c02aaaaaaaa2"));
+    let mut world = World::new();
+    world.others = vec![waiter("a", 100, "fast", 1, Some("imac"), false)];
+    world.settle();
+    assert_eq!(
+        world.reason("Ready"),
+        "IdentityExhausted",
+        "the only one is the older machine's"
+    );
+}
+
+#[test]
+fn a_machine_that_is_to_be_off_is_not_made() {
+    let mut world = World::new();
+    crate::lives::power(&mut world, "Stopped");
+    world.settle();
+    assert_eq!(
+        (world.phase(), world.done.len()),
+        (Phase::Stopped, 1),
+        "{:?}",
+        world.done
+    );
+}
