@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dockerios_api::{IdentityPool, MachineIdentity, MacOSMachine, PlatformConfig};
+use dockerios_api::{IdentityPool, MacOSMachine, MachineIdentity, PlatformConfig};
 use dockerios_core::{Plan, Seen, check::check, decide::identity::Facts};
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -22,7 +22,9 @@ pub fn typed<T: DeserializeOwned>(value: Value) -> T {
 
 /// Values that keep every rule, from a fixed seed.
 pub fn values(seed: u8) -> Value {
-    let identity = dockerios_identity::Generator::seeded([seed; 32]).mint("iMacPro1,1").expect("minted");
+    let identity = dockerios_identity::Generator::seeded([seed; 32])
+        .mint("iMacPro1,1")
+        .expect("minted");
     let mut spec = serde_json::to_value(dockerios_identity::Fields::from(identity)).expect("JSON");
     spec["poolName"] = "imacpro".into();
     spec
@@ -68,25 +70,31 @@ pub fn allocated(seed: u8, uid: &str, used: bool) -> Value {
 }
 
 pub fn pool(policy: &str) -> IdentityPool {
-    typed(json!({"apiVersion": "identity.dockerios.io/v1alpha1", "kind": "IdentityPool",
+    typed(
+        json!({"apiVersion": "identity.dockerios.io/v1alpha1", "kind": "IdentityPool",
         "metadata": {"name": "imacpro", "uid": "pool", "resourceVersion": "3", "generation": 1,
             "finalizers": ["identity.dockerios.io/minted"]},
         "spec": {"model": "iMacPro1,1", "minAvailable": 5, "maxSize": 8, "reclaimPolicy": policy,
-            "bootDisk": {"storageClassName": "rbd"}}}))
+            "bootDisk": {"storageClassName": "rbd"}}}),
+    )
 }
 
 pub fn platform() -> PlatformConfig {
     let image = |name: &str| format!("r/{name}@sha256:{}", "0".repeat(64));
-    typed(json!({"apiVersion": "config.dockerios.io/v1alpha1", "kind": "PlatformConfig",
+    typed(
+        json!({"apiVersion": "config.dockerios.io/v1alpha1", "kind": "PlatformConfig",
         "metadata": {"name": "default", "uid": "platform", "resourceVersion": "2", "generation": 1},
         "spec": {"domainHook": {"image": image("hook")}, "smc": {"oskSecretRef": {"name": "smc", "key": "osk"}},
-            "bootDiskBuilder": {"image": BUILDER, "template": {"image": image("template"), "sha256": TEMPLATE}}}}))
+            "bootDiskBuilder": {"image": BUILDER, "template": {"image": image("template"), "sha256": TEMPLATE}}}}),
+    )
 }
 
 pub fn machine(uid: &str) -> MacOSMachine {
-    typed(json!({"apiVersion": "machine.dockerios.io/v1alpha1", "kind": "MacOSMachine",
+    typed(
+        json!({"apiVersion": "machine.dockerios.io/v1alpha1", "kind": "MacOSMachine",
         "metadata": {"name": "mac-1", "namespace": "team-a", "uid": uid, "resourceVersion": "5"},
-        "spec": {"machineClassName": "build-8"}}))
+        "spec": {"machineClassName": "build-8"}}),
+    )
 }
 
 /// The volume of an identity's bootdisk.
@@ -126,13 +134,19 @@ pub fn judged(plan: Plan) -> Plan {
 /// Verdict and reason of a condition in a status.
 pub fn said(status: &Value, kind: &str) -> (String, String) {
     let all = status["conditions"].as_array().cloned().unwrap_or_default();
-    let one = all.into_iter().find(|one| one["type"] == kind).unwrap_or_else(|| panic!("no {kind} in {status}"));
+    let one = all
+        .into_iter()
+        .find(|one| one["type"] == kind)
+        .unwrap_or_else(|| panic!("no {kind} in {status}"));
     let text = |field: &str| one[field].as_str().unwrap_or_default().to_owned();
     (text("status"), text("reason"))
 }
 
 pub fn message(status: &Value, kind: &str) -> String {
     let all = status["conditions"].as_array().cloned().unwrap_or_default();
-    let one = all.into_iter().find(|one| one["type"] == kind).unwrap_or_else(|| panic!("no {kind} in {status}"));
+    let one = all
+        .into_iter()
+        .find(|one| one["type"] == kind)
+        .unwrap_or_else(|| panic!("no {kind} in {status}"));
     one["message"].as_str().unwrap_or_default().to_owned()
 }

@@ -29,7 +29,9 @@ impl Cluster {
             body["metadata"]["uid"] = format!("uid-{}", self.version).into();
         }
         let gone = body["metadata"]["deletionTimestamp"].is_string();
-        let held = body["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+        let held = body["metadata"]["finalizers"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty());
         if gone && !held {
             self.objects.remove(&id);
         } else {
@@ -38,7 +40,11 @@ impl Cluster {
     }
 
     pub fn of(&self, kind: Kind) -> Vec<&Value> {
-        self.objects.iter().filter(|(id, _)| id.kind == kind).map(|(_, body)| body).collect()
+        self.objects
+            .iter()
+            .filter(|(id, _)| id.kind == kind)
+            .map(|(_, body)| body)
+            .collect()
     }
 
     pub fn delete(&mut self, id: &Id) {
@@ -53,13 +59,19 @@ impl Cluster {
     }
 
     fn all<T: DeserializeOwned>(&self, kind: Kind) -> Vec<Arc<T>> {
-        self.of(kind).into_iter().map(|body| Arc::new(typed(body.clone()))).collect()
+        self.of(kind)
+            .into_iter()
+            .map(|body| Arc::new(typed(body.clone())))
+            .collect()
     }
 
     fn exact(&self, target: &Target) -> bool {
         self.objects.get(&target.id).is_some_and(|body| {
             body["metadata"]["uid"] == target.uid.as_str()
-                && target.resource_version.as_ref().is_none_or(|version| body["metadata"]["resourceVersion"] == version.as_str())
+                && target
+                    .resource_version
+                    .as_ref()
+                    .is_none_or(|version| body["metadata"]["resourceVersion"] == version.as_str())
         })
     }
 
@@ -72,10 +84,21 @@ impl Cluster {
                 name: Name(label("machine.dockerios.io/machine")),
                 uid: label("machine.dockerios.io/uid"),
             };
-            let stored = self.of(Kind::MacOSMachine).iter().any(|machine| machine["metadata"]["uid"] == by.uid.as_str());
-            identity::Carrier { object: "VirtualMachine".into(), machine: Some(by), stored }
+            let stored = self
+                .of(Kind::MacOSMachine)
+                .iter()
+                .any(|machine| machine["metadata"]["uid"] == by.uid.as_str());
+            identity::Carrier {
+                object: "VirtualMachine".into(),
+                machine: Some(by),
+                stored,
+            }
         };
-        self.of(Kind::VirtualMachine).into_iter().filter(of_it).map(carrier).collect()
+        self.of(Kind::VirtualMachine)
+            .into_iter()
+            .filter(of_it)
+            .map(carrier)
+            .collect()
     }
 
     fn proven(&self, guard: &Guard) -> Result<(), String> {
@@ -88,7 +111,9 @@ impl Cluster {
                 let name = |one: &Value| one["metadata"]["name"].as_str().unwrap_or_default().to_owned();
                 let mine = all.iter().find(|one| name(one) == *identity).ok_or("it is gone")?;
                 let same = |other: &&&Value| name(other) != *identity && other["spec"]["mlb"] == mine["spec"]["mlb"];
-                all.iter().find(same).map_or(Ok(()), |other| Err(format!("{} has the same mlb", name(other))))
+                all.iter()
+                    .find(same)
+                    .map_or(Ok(()), |other| Err(format!("{} has the same mlb", name(other))))
             }
             _ => Ok(()),
         }
@@ -101,7 +126,11 @@ impl Cluster {
             _ => None,
         };
         if let Some(Err(message)) = guard.map(|guard| self.proven(guard)) {
-            let refusal = Refusal { of: step.id(), cause: RefusalCause::Unproven, message };
+            let refusal = Refusal {
+                of: step.id(),
+                cause: RefusalCause::Unproven,
+                message,
+            };
             self.refusals.insert(of.clone(), refusal);
             return false;
         }
@@ -114,7 +143,9 @@ impl Cluster {
             }
             Step::ReplaceStatus(object, _) => {
                 let id = object.id();
-                let Some(mut there) = self.objects.get(&id).cloned() else { return false };
+                let Some(mut there) = self.objects.get(&id).cloned() else {
+                    return false;
+                };
                 if there["metadata"]["resourceVersion"] != object.body["metadata"]["resourceVersion"] {
                     return false;
                 }
@@ -161,10 +192,18 @@ impl Cluster {
             platform: Seen::Present(Arc::new(platform())),
             fleet: Seen::Present(self.all(Kind::MachineIdentity)),
             machine: claim.map_or(Seen::Absent, |claim| {
-                self.typed(&Id::new(Kind::MacOSMachine, claim.namespace.0.clone(), claim.name.0.clone()))
+                self.typed(&Id::new(
+                    Kind::MacOSMachine,
+                    claim.namespace.0.clone(),
+                    claim.name.0.clone(),
+                ))
             }),
             carriers: Seen::Present(self.carriers(&id.name)),
-            volume: self.typed(&Id::new(Kind::PersistentVolumeClaim, HOME, format!("bootdisk-{}", id.name))),
+            volume: self.typed(&Id::new(
+                Kind::PersistentVolumeClaim,
+                HOME,
+                format!("bootdisk-{}", id.name),
+            )),
             jobs: Seen::Present(self.of_identity(Kind::Job, &id.name)),
             pods: Seen::Present(self.of_identity(Kind::Pod, &id.name)),
             builds: Seen::Present(0),

@@ -24,7 +24,11 @@ fn fresh() -> Cluster {
 }
 
 fn identities(cluster: &Cluster) -> Vec<MachineIdentity> {
-    cluster.of(Kind::MachineIdentity).into_iter().map(|one| typed(one.clone())).collect()
+    cluster
+        .of(Kind::MachineIdentity)
+        .into_iter()
+        .map(|one| typed(one.clone()))
+        .collect()
 }
 
 /// What holds at every moment.
@@ -36,8 +40,15 @@ fn sound(cluster: &Cluster) {
     for identity in all.iter().filter(|one| standing(one) == Standing::Available) {
         let name = identity.metadata.name.as_deref().expect("a name");
         let job = |job: &&Value| job["metadata"]["labels"]["identity.dockerios.io/bootdisk-of"] == name;
-        let done = cluster.of(Kind::Job).into_iter().filter(job).all(|job| !job["status"].is_null());
-        let disk = cluster.objects.contains_key(&Id::new(Kind::PersistentVolumeClaim, HOME, format!("bootdisk-{name}")));
+        let done = cluster
+            .of(Kind::Job)
+            .into_iter()
+            .filter(job)
+            .all(|job| !job["status"].is_null());
+        let disk =
+            cluster
+                .objects
+                .contains_key(&Id::new(Kind::PersistentVolumeClaim, HOME, format!("bootdisk-{name}")));
         assert!(done && disk, "{name} is given out without a whole bootdisk");
     }
 }
@@ -81,7 +92,10 @@ fn a_deleted_pool_takes_its_free_identities_and_their_disks_with_it_and_leaves_a
     let mut cluster = fresh();
     cluster.settle();
     let taken = identities(&cluster).remove(0);
-    cluster.put(Id::new(Kind::MacOSMachine, "team-a", "mac-1"), serde_json::to_value(machine("A")).expect("JSON"));
+    cluster.put(
+        Id::new(Kind::MacOSMachine, "team-a", "mac-1"),
+        serde_json::to_value(machine("A")).expect("JSON"),
+    );
     assert!(cluster.apply(&pool_id(), &take(&taken, &machine("A"), now()).expect("free")));
     cluster.settle();
     cluster.delete(&pool_id());
@@ -121,7 +135,10 @@ fn a_machine_that_vanished_keeps_its_identity_until_its_virtual_machine_is_gone(
     cluster.objects.remove(&vm_id);
     crashed_everywhere(&cluster, |cluster| {
         let status = &cluster.objects[&id]["status"];
-        assert_eq!((said(status, "Ready").1.as_str(), &status["claimRef"]), ("QuarantinedByPolicy", &Value::Null));
+        assert_eq!(
+            (said(status, "Ready").1.as_str(), &status["claimRef"]),
+            ("QuarantinedByPolicy", &Value::Null)
+        );
     });
 }
 
@@ -134,7 +151,11 @@ fn a_virtual_machine_that_only_the_consistent_list_shows_keeps_the_identity() {
     let id = Id::new(Kind::MachineIdentity, "", &name);
     assert!(cluster.apply(&id, &take(&free, &machine("A"), now()).expect("free")));
     let held: MachineIdentity = typed(cluster.objects[&id].clone());
-    let step: Step = give_back(&held, dockerios_api::identity::pool::IdentityReclaimPolicy::Recycle, now());
+    let step: Step = give_back(
+        &held,
+        dockerios_api::identity::pool::IdentityReclaimPolicy::Recycle,
+        now(),
+    );
     cluster.put(Id::new(Kind::VirtualMachine, "team-a", "vm"), vm(&name, "A"));
     assert!(!cluster.apply(&id, &step), "the proof fails");
     assert_eq!(cluster.objects[&id]["status"]["claimRef"]["uid"], "A");

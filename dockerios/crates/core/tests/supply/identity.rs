@@ -14,7 +14,10 @@ use crate::build::*;
 
 fn pass(facts: &Facts) -> Plan {
     let plan = judged(decide(facts, now()));
-    assert_eq!(plan.status, None, "an identity's status is only ever written at its resourceVersion");
+    assert_eq!(
+        plan.status, None,
+        "an identity's status is only ever written at its resourceVersion"
+    );
     plan
 }
 
@@ -27,8 +30,16 @@ fn written(plan: &Plan) -> (Value, Option<Guard>) {
 }
 
 fn carrier(uid: &str, stored: bool) -> Carrier {
-    let machine = IdentityClaimRef { namespace: "team-a".into(), name: "mac-1".into(), uid: uid.into() };
-    Carrier { object: "VirtualMachine team-a/macs-mac-1".into(), machine: Some(machine), stored }
+    let machine = IdentityClaimRef {
+        namespace: "team-a".into(),
+        name: "mac-1".into(),
+        uid: uid.into(),
+    };
+    Carrier {
+        object: "VirtualMachine team-a/macs-mac-1".into(),
+        machine: Some(machine),
+        stored,
+    }
 }
 
 fn unused(guard: Option<&Guard>) -> bool {
@@ -53,8 +64,14 @@ fn colliding_identities_are_both_kept_aside_and_name_each_other() {
         facts.fleet = Seen::Present(fleet.clone());
         let plan = pass(&facts);
         let (status, _) = written(&plan);
-        assert_eq!((said(&status, "Ready").1.as_str(), &status["phase"]), ("Collision", &json!("Quarantined")));
-        assert!(message(&status, "Ready").contains(its["metadata"]["name"].as_str().expect("name")), "{status}");
+        assert_eq!(
+            (said(&status, "Ready").1.as_str(), &status["phase"]),
+            ("Collision", &json!("Quarantined"))
+        );
+        assert!(
+            message(&status, "Ready").contains(its["metadata"]["name"].as_str().expect("name")),
+            "{status}"
+        );
         assert!(plan.wake.is_some(), "it looks again, since the other may be deleted");
     }
 }
@@ -76,7 +93,10 @@ fn a_machine_s_identity_is_not_taken_from_it_for_a_collision_that_is_found_later
     facts.machine = Seen::Present(Arc::new(machine("A")));
     facts.fleet = Seen::Present(vec![facts.identity.clone(), Arc::new(typed(other))]);
     let (status, _) = written(&pass(&facts));
-    assert_eq!((said(&status, "Ready").1, said(&status, "Unique").1), ("Allocated".into(), "Collision".into()));
+    assert_eq!(
+        (said(&status, "Ready").1, said(&status, "Unique").1),
+        ("Allocated".into(), "Collision".into())
+    );
 }
 
 #[test]
@@ -84,7 +104,11 @@ fn a_collision_that_only_the_consistent_list_showed_is_said_and_not_tried_in_a_l
     let mut facts = facts(new_identity(1));
     let of = dockerios_core::Id::new(Kind::MachineIdentity, "", "x");
     let message = "MachineIdentity/c02other has the same mlb".to_owned();
-    facts.refusal = Some(Refusal { of, cause: RefusalCause::Unproven, message });
+    facts.refusal = Some(Refusal {
+        of,
+        cause: RefusalCause::Unproven,
+        message,
+    });
     let (status, _) = written(&pass(&facts));
     assert_eq!(said(&status, "Unique"), ("False".into(), "Collision".into()));
     assert!(status["uniqueAt"].is_null());
@@ -106,7 +130,11 @@ fn the_finalizer_comes_after_the_proof_and_before_the_bootdisk() {
     let mut identity = available(1);
     identity["metadata"]["finalizers"] = json!([]);
     let plan = pass(&facts(identity));
-    assert!(matches!(plan.steps.as_slice(), [Step::AddFinalizer(..)]), "{:?}", plan.steps);
+    assert!(
+        matches!(plan.steps.as_slice(), [Step::AddFinalizer(..)]),
+        "{:?}",
+        plan.steps
+    );
 }
 
 /// Unique, finalizer set, nothing built.
@@ -130,25 +158,42 @@ fn a_bootdisk_is_a_block_volume_and_an_unprivileged_job_that_is_told_the_identit
             _ => None,
         })
         .collect();
-    assert_eq!(created.iter().map(|object| object.kind).collect::<Vec<_>>(), [Kind::PersistentVolumeClaim, Kind::Job]);
+    assert_eq!(
+        created.iter().map(|object| object.kind).collect::<Vec<_>>(),
+        [Kind::PersistentVolumeClaim, Kind::Job]
+    );
     let (volume, job) = (&created[0].body, &created[1].body);
-    assert_eq!((&volume["spec"]["volumeMode"], &volume["metadata"]["namespace"]), (&json!("Block"), &json!(HOME)));
+    assert_eq!(
+        (&volume["spec"]["volumeMode"], &volume["metadata"]["namespace"]),
+        (&json!("Block"), &json!(HOME))
+    );
     assert_eq!(volume["spec"]["resources"]["requests"]["storage"], "384Mi");
     let template = &job["spec"]["template"];
     let identity: dockerios_identity::Fields = serde_json::from_str(
-        template["metadata"]["annotations"]["identity.dockerios.io/values"].as_str().expect("the file"),
+        template["metadata"]["annotations"]["identity.dockerios.io/values"]
+            .as_str()
+            .expect("the file"),
     )
     .expect("what the builder reads");
     assert!(dockerios_identity::Identity::try_from(identity).is_ok());
     let container = &template["spec"]["containers"][0];
     let args = container["args"].as_array().expect("arguments");
-    assert!(args.contains(&json!(TEMPLATE)) && args.contains(&json!("/dev/termination-log")), "{args:?}");
+    assert!(
+        args.contains(&json!(TEMPLATE)) && args.contains(&json!("/dev/termination-log")),
+        "{args:?}"
+    );
     assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
     assert_eq!(template["spec"]["automountServiceAccountToken"], false);
     for object in &created {
         let labels = &object.body["metadata"]["labels"];
-        assert_eq!(labels["app.kubernetes.io/managed-by"], "dockerios-operator", "else it is not watched");
-        assert!(object.body["metadata"]["ownerReferences"].is_null(), "a foreground delete would take it at once");
+        assert_eq!(
+            labels["app.kubernetes.io/managed-by"], "dockerios-operator",
+            "else it is not watched"
+        );
+        assert!(
+            object.body["metadata"]["ownerReferences"].is_null(),
+            "a foreground delete would take it at once"
+        );
     }
 }
 
@@ -186,7 +231,10 @@ fn a_built_bootdisk_makes_it_available_with_the_sha256_that_the_builder_reported
     let sha256 = "cd".repeat(32);
     let facts = ended("Complete", 0, &format!("{sha256}\n"), "2026-03-02T08:59:00Z");
     let (status, _) = written(&pass(&facts));
-    assert_eq!((&status["phase"], &status["bootDisk"]["sha256"]), (&json!("Available"), &json!(sha256)));
+    assert_eq!(
+        (&status["phase"], &status["bootDisk"]["sha256"]),
+        (&json!("Available"), &json!(sha256))
+    );
     assert_eq!(status["bootDisk"]["templateSha256"], TEMPLATE);
 }
 
@@ -195,11 +243,20 @@ fn a_failed_build_says_the_builder_s_own_words_and_is_tried_again_later() {
     let words = "dockerios-bootdisk: template \"/template\": mount the template whole";
     let plan = pass(&ended("Failed", 1, words, "2026-03-02T08:55:00Z"));
     let (status, _) = written(&plan);
-    assert_eq!((said(&status, "Ready").1.as_str(), &status["phase"]), ("BuildFailed", &json!("Failed")));
+    assert_eq!(
+        (said(&status, "Ready").1.as_str(), &status["phase"]),
+        ("BuildFailed", &json!("Failed"))
+    );
     assert!(message(&status, "Ready").contains(words), "{status}");
     assert_eq!(plan.wake, Some("2026-03-02T09:05:00Z".parse().expect("a time")));
     let plan = pass(&ended("Failed", 1, words, "2026-03-02T08:49:00Z"));
-    assert!(plan.steps.iter().any(|s| matches!(s, Step::Delete(t) if t.id.kind == Kind::Job)), "{:?}", plan.steps);
+    assert!(
+        plan.steps
+            .iter()
+            .any(|s| matches!(s, Step::Delete(t) if t.id.kind == Kind::Job)),
+        "{:?}",
+        plan.steps
+    );
 }
 
 #[test]
@@ -214,25 +271,50 @@ fn the_success_of_a_job_whose_volume_is_gone_counts_for_nothing() {
     let mut facts = ended("Complete", 0, &"cd".repeat(32), "2026-03-02T08:59:00Z");
     facts.volume = Seen::Absent;
     let plan = pass(&facts);
-    assert!(!plan.steps.iter().any(|step| matches!(step, Step::Create(_))), "{:?}", plan.steps);
-    assert!(plan.steps.iter().any(|s| matches!(s, Step::Delete(t) if t.id.kind == Kind::Job)), "{:?}", plan.steps);
+    assert!(
+        !plan.steps.iter().any(|step| matches!(step, Step::Create(_))),
+        "{:?}",
+        plan.steps
+    );
+    assert!(
+        plan.steps
+            .iter()
+            .any(|s| matches!(s, Step::Delete(t) if t.id.kind == Kind::Job)),
+        "{:?}",
+        plan.steps
+    );
 }
 
 #[test]
 fn a_new_template_takes_the_old_disk_out_of_the_status_before_anything_is_written_over() {
     let mut platform = platform();
-    platform.spec.boot_disk_builder.as_mut().expect("a builder").template.sha256 = "1".repeat(64);
+    platform
+        .spec
+        .boot_disk_builder
+        .as_mut()
+        .expect("a builder")
+        .template
+        .sha256 = "1".repeat(64);
     let mut changed = facts(available(1));
     changed.platform = Seen::Present(Arc::new(platform.clone()));
     let plan = pass(&changed);
     let (status, _) = written(&plan);
-    assert!(status["bootDisk"].is_null() && plan.steps.len() == 1, "{:?}", plan.steps);
+    assert!(
+        status["bootDisk"].is_null() && plan.steps.len() == 1,
+        "{:?}",
+        plan.steps
+    );
     assert_eq!(said(&status, "Ready").1, "Building");
     // never while a machine has it
     let mut held = facts(allocated(1, "A", true));
     held.machine = Seen::Present(Arc::new(machine("A")));
     held.platform = Seen::Present(Arc::new(platform));
-    assert!(pass(&held).steps.iter().all(|step| matches!(step, Step::ReplaceStatus(..))));
+    assert!(
+        pass(&held)
+            .steps
+            .iter()
+            .all(|step| matches!(step, Step::ReplaceStatus(..)))
+    );
 }
 
 #[test]
@@ -241,7 +323,10 @@ fn a_bootdisk_whose_volume_is_gone_is_not_given_out() {
         let mut facts = facts(available(1));
         facts.volume = lost;
         let (status, _) = written(&pass(&facts));
-        assert_eq!((said(&status, "Ready").1.as_str(), &status["bootDisk"]), ("BootDiskLost", &Value::Null));
+        assert_eq!(
+            (said(&status, "Ready").1.as_str(), &status["bootDisk"]),
+            ("BootDiskLost", &Value::Null)
+        );
     }
 }
 
@@ -250,14 +335,20 @@ fn not_more_bootdisks_are_built_at_once_than_the_bound() {
     let mut facts = unbuilt();
     facts.builds = Seen::Present(MOST_BUILDS);
     let plan = pass(&facts);
-    assert!(plan.wake.is_some() && !plan.steps.iter().any(|s| matches!(s, Step::Create(_))), "{:?}", plan.steps);
+    assert!(
+        plan.wake.is_some() && !plan.steps.iter().any(|s| matches!(s, Step::Create(_))),
+        "{:?}",
+        plan.steps
+    );
 }
 
 #[test]
 fn a_taken_identity_names_its_machine_and_is_taken_only_where_it_was_free_with_the_proof() {
     let free = typed(available(1));
     let step = take(&free, &machine("A"), now()).expect("free");
-    let Step::ReplaceStatus(object, guard) = &step else { panic!("{step:?}") };
+    let Step::ReplaceStatus(object, guard) = &step else {
+        panic!("{step:?}")
+    };
     assert!(unused(guard.as_ref()) && object.meta("resourceVersion") == Some("7"));
     assert_eq!(object.body["status"]["claimRef"]["uid"], "A");
     assert!(object.body["status"]["usedAt"].is_null());
@@ -266,23 +357,45 @@ fn a_taken_identity_names_its_machine_and_is_taken_only_where_it_was_free_with_t
     assert!(matches!(taken, Err(NotTakeable::Taken(by)) if by.uid == "A"));
     let mut quarantined = available(1);
     quarantined["status"]["conditions"][1] = condition("Ready", "False", "QuarantinedByPolicy");
-    assert!(matches!(take(&typed(quarantined), &machine("B"), now()), Err(NotTakeable::NotAvailable(_))));
+    assert!(matches!(
+        take(&typed(quarantined), &machine("B"), now()),
+        Err(NotTakeable::NotAvailable(_))
+    ));
 }
 
 #[test]
 fn what_becomes_of_an_identity_depends_on_its_use_and_the_policy() {
     for (was_used, policy, phase, reason, still_used) in [
-        (false, IdentityReclaimPolicy::Quarantine, "Released", "Reclaiming", false),
+        (
+            false,
+            IdentityReclaimPolicy::Quarantine,
+            "Released",
+            "Reclaiming",
+            false,
+        ),
         (false, IdentityReclaimPolicy::Delete, "Released", "Reclaiming", false),
         (true, IdentityReclaimPolicy::Recycle, "Released", "Reclaiming", false),
-        (true, IdentityReclaimPolicy::Quarantine, "Quarantined", "QuarantinedByPolicy", true),
+        (
+            true,
+            IdentityReclaimPolicy::Quarantine,
+            "Quarantined",
+            "QuarantinedByPolicy",
+            true,
+        ),
         (true, IdentityReclaimPolicy::Delete, "Released", "Reclaiming", true),
     ] {
         let step = give_back(&typed(allocated(1, "A", was_used)), policy, now());
-        let plan = judged(Plan { steps: vec![step], ..Plan::default() });
+        let plan = judged(Plan {
+            steps: vec![step],
+            ..Plan::default()
+        });
         let (status, guard) = written(&plan);
         assert!(unused(guard.as_ref()) && status["claimRef"].is_null(), "{status}");
-        assert_eq!((status["phase"].as_str(), status["usedAt"].is_string()), (Some(phase), still_used), "{policy:?}");
+        assert_eq!(
+            (status["phase"].as_str(), status["usedAt"].is_string()),
+            (Some(phase), still_used),
+            "{policy:?}"
+        );
         assert_eq!(said(&status, "Ready").1, reason);
     }
 }
@@ -295,7 +408,10 @@ fn the_first_use_is_noted_once() {
         Step::ReplaceStatus(object, None) => object.body["status"]["usedAt"].clone(),
         other => panic!("{other:?}"),
     };
-    assert_eq!((at(&first), at(&again)), (json!("2026-03-02T09:00:00Z"), json!("2026-03-01T12:00:00Z")));
+    assert_eq!(
+        (at(&first), at(&again)),
+        (json!("2026-03-02T09:00:00Z"), json!("2026-03-01T12:00:00Z"))
+    );
 }
 
 #[test]
@@ -304,7 +420,10 @@ fn a_machine_made_again_under_the_name_is_another_and_its_predecessor_s_identity
     facts.machine = Seen::Present(Arc::new(machine("B")));
     let (status, guard) = written(&pass(&facts));
     assert!(unused(guard.as_ref()));
-    assert_eq!((&status["phase"], &status["claimRef"]), (&json!("Quarantined"), &Value::Null));
+    assert_eq!(
+        (&status["phase"], &status["claimRef"]),
+        (&json!("Quarantined"), &Value::Null)
+    );
 }
 
 #[test]
@@ -312,8 +431,14 @@ fn a_machine_that_is_gone_frees_nothing_while_its_virtual_machine_runs() {
     let mut facts = facts(allocated(1, "A", true));
     facts.carriers = Seen::Present(vec![carrier("A", false)]);
     let (status, _) = written(&pass(&facts));
-    assert_eq!((said(&status, "Ready").1.as_str(), &status["claimRef"]["uid"]), ("StillRunning", &json!("A")));
-    assert!(message(&status, "Ready").contains("VirtualMachine team-a/macs-mac-1"), "{status}");
+    assert_eq!(
+        (said(&status, "Ready").1.as_str(), &status["claimRef"]["uid"]),
+        ("StillRunning", &json!("A"))
+    );
+    assert!(
+        message(&status, "Ready").contains("VirtualMachine team-a/macs-mac-1"),
+        "{status}"
+    );
 }
 
 #[test]
@@ -350,7 +475,10 @@ fn a_machine_keeps_its_identity_over_restarts_and_a_lost_machine_status() {
     for carriers in [vec![carrier("A", true)], Vec::new()] {
         facts.carriers = Seen::Present(carriers);
         let plan = pass(&facts);
-        let kept = plan.steps.iter().all(|step| matches!(step, Step::ReplaceStatus(o, None) if o.body["status"]["claimRef"]["uid"] == "A"));
+        let kept = plan
+            .steps
+            .iter()
+            .all(|step| matches!(step, Step::ReplaceStatus(o, None) if o.body["status"]["claimRef"]["uid"] == "A"));
         assert!(kept, "{:?}", plan.steps);
     }
 }
@@ -367,13 +495,20 @@ fn a_lost_status_is_rebuilt_from_the_objects_that_carry_the_identity_and_counts_
     let mut facts = facts(restored());
     facts.carriers = Seen::Present(vec![carrier("A", true)]);
     let (status, _) = written(&pass(&facts));
-    assert_eq!((&status["phase"], &status["claimRef"]["uid"]), (&json!("Allocated"), &json!("A")));
+    assert_eq!(
+        (&status["phase"], &status["claimRef"]["uid"]),
+        (&json!("Allocated"), &json!("A"))
+    );
     assert!(status["usedAt"].is_string(), "unknown means that the policy applies");
 }
 
 #[test]
 fn a_lost_status_with_nothing_that_runs_goes_by_policy_and_is_never_deleted_for_it() {
-    for (policy, reason) in [("Recycle", "Reclaiming"), ("Quarantine", "QuarantinedByPolicy"), ("Delete", "QuarantinedByPolicy")] {
+    for (policy, reason) in [
+        ("Recycle", "Reclaiming"),
+        ("Quarantine", "QuarantinedByPolicy"),
+        ("Delete", "QuarantinedByPolicy"),
+    ] {
         let mut facts = facts(restored());
         facts.pool = Seen::Present(Arc::new(pool(policy)));
         let (status, guard) = written(&pass(&facts));
@@ -382,7 +517,10 @@ fn a_lost_status_with_nothing_that_runs_goes_by_policy_and_is_never_deleted_for_
     }
     let mut blind = facts(restored());
     blind.pool = Seen::Unknown("the list failed".into());
-    assert!(pass(&blind).steps.is_empty(), "saying anything would hide that the status was lost");
+    assert!(
+        pass(&blind).steps.is_empty(),
+        "saying anything would hide that the status was lost"
+    );
 }
 
 /// Used, taken back, kept aside.
@@ -418,7 +556,11 @@ fn a_used_identity_of_a_deleting_policy_is_deleted_in_that_very_version() {
     let mut facts = facts(released);
     facts.pool = Seen::Present(Arc::new(pool("Delete")));
     let plan = pass(&facts);
-    assert!(matches!(plan.steps.as_slice(), [Step::Delete(t)] if t.resource_version.is_some()), "{:?}", plan.steps);
+    assert!(
+        matches!(plan.steps.as_slice(), [Step::Delete(t)] if t.resource_version.is_some()),
+        "{:?}",
+        plan.steps
+    );
 }
 
 #[test]
@@ -430,7 +572,10 @@ fn a_deleted_identity_waits_for_its_machine_then_for_its_volume_and_lets_go_with
     let mut held = facts(deleted(allocated(1, "A", true)));
     held.machine = Seen::Present(Arc::new(machine("A")));
     let (status, _) = written(&pass(&held));
-    assert_eq!((said(&status, "Ready").1.as_str(), &status["claimRef"]["uid"]), ("Deleting", &json!("A")));
+    assert_eq!(
+        (said(&status, "Ready").1.as_str(), &status["claimRef"]["uid"]),
+        ("Deleting", &json!("A"))
+    );
 
     let plan = pass(&facts(deleted(available(1))));
     assert!(matches!(plan.steps.as_slice(), [Step::Delete(t)] if t.id.kind == Kind::PersistentVolumeClaim));
@@ -440,7 +585,12 @@ fn a_deleted_identity_waits_for_its_machine_then_for_its_volume_and_lets_go_with
     let plan = pass(&empty);
     assert!(matches!(plan.steps.as_slice(), [Step::RemoveFinalizer(.., guard)] if unused(guard.as_ref())));
     empty.volume = Seen::Unknown("the list failed".into());
-    assert!(!pass(&empty).steps.iter().any(|step| matches!(step, Step::RemoveFinalizer(..))));
+    assert!(
+        !pass(&empty)
+            .steps
+            .iter()
+            .any(|step| matches!(step, Step::RemoveFinalizer(..)))
+    );
 }
 
 #[test]
