@@ -1,81 +1,125 @@
-//! Machines as the cluster has them. Invariants: before the first list is complete nothing is known and nothing is
-//! gone; what is written is `status.guest` of the object with exactly this uid, as the field's one manager.
+//! Machines as the cluster has them. Invariants: what cannot be read is neither known nor gone; what is written is
+//! `status.guest` of the object with exactly this uid, as the field's one manager.
+//!
+//! The API server does not hold a `metadata.uid` in the body of a status write against the object: it was written
+//! onto a machine made again under the name. The resourceVersion it does hold, and no two objects share one; so a write
+//! carries the version at which the uid was seen.
 
 use std::{
     collections::HashMap,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
 };
 
-use dockerios_api::{MacOSMachine, MachineIdentity, machine::macos_machine::Guest, names::COLLECTOR};
+use dockerios_api::{MacOSMachine, machine::macos_machine::Guest, names::COLLECTOR};
 use dockerios_wire::{Order, Reply};
-use futures::FutureExt;
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{Patch, PatchParams},
-    runtime::reflector::{ObjectRef, Store},
 };
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::machines::{Expected, Known, Later, Look, Machines, NotRecorded, Recorded};
+use crate::{
+    machines::{Expected, Known, Later, Look, Machines, NotRecorded, Recorded},
+    roster::{Roster, Sighting},
+};
+
+/// A write is tried this often against others that change the machine meanwhile.
+const ATTEMPTS: usize = 5;
 
 /// Looks in the operator's caches, writes with server-side apply.
+///
+/// Rights that it needs: `patch` on `macosmachines/status`, and `get` on `macosmachines` to tell, after a conflict,
+/// whether the machine is still the same.
 pub struct KubeMachines {
     client: Client,
-    machines: Store<MacOSMachine>,
-    identities: Store<MachineIdentity>,
-    listed: AtomicBool,
+    roster: Arc<dyn Roster>,
     waiting: Mutex<HashMap<String, watch::Sender<()>>>,
 }
 
 impl KubeMachines {
-    /// Over caches that somebody else keeps filled. That one also calls [`KubeMachines::touched`] for every machine
-    /// that was added, changed or deleted, *after* the cache took it, else held answers learn of it only when they
+    /// Over a cache that somebody else keeps filled. That one also calls [`KubeMachines::touched`] for every machine
+    /// that was added, changed or deleted, *after* the cache took it; else held answers learn of it only when they
     /// end by themselves.
     #[must_use]
-    pub fn new(client: Client, machines: Store<MacOSMachine>, identities: Store<MachineIdentity>) -> Self {
+    pub fn new(client: Client, roster: Arc<dyn Roster>) -> Self {
         Self {
             client,
-            machines,
-            identities,
-            listed: AtomicBool::new(false),
+            roster,
             waiting: Mutex::default(),
         }
     }
 
-    /// The cache took a change of this machine.
-    pub fn touched(&self, machine: &MacOSMachine) {
-        let Some(uid) = &machine.metadata.uid else { return };
+    /// The cache took a change of the machine with this uid.
+    pub fn touched(&self, uid: &str) {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = waiting.get(uid) {
             sender.send_replace(());
         }
     }
 
-    /// Whether the first list of machines is complete.
-    fn listed(&self) -> bool {
-        if !self.listed.load(Ordering::Acquire) {
-            let complete = self
-                .machines
-                .wait_until_ready()
-                .now_or_never()
-                .is_some_and(|r| r.is_ok());
-            self.listed.store(complete, Ordering::Release);
+    /// The cache was filled anew: any machine may have changed.
+    pub fn all_touched(&self) {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        for sender in waiting.values() {
+            sender.send_replace(());
         }
-        self.listed.load(Ordering::Acquire)
     }
 
-    fn expected(&self, machine: &MacOSMachine) -> Option<Expected> {
-        let serial = machine.status.as_ref()?.identity_ref.as_ref()?.to_string();
-        let identity = self.identities.get(&ObjectRef::new(&serial));
-        Some(Expected {
-            system_uuid: identity.map(|i| i.spec.system_uuid.clone()),
-            serial,
-        })
+    /// Applies `guest` to the machine as it was at `version`.
+    async fn apply(&self, api: &Api<MacOSMachine>, name: &str, version: &str, guest: &Guest) -> Applied {
+        let body = json!({
+            "apiVersion": MacOSMachine::api_version(&()),
+            "kind": MacOSMachine::kind(&()),
+            "metadata": {"name": name, "resourceVersion": version},
+            "status": {"guest": guest},
+        });
+        // forced: the field has one manager by design, and one stray edit must not silence a guest for ever
+        let params = PatchParams::apply(COLLECTOR).force();
+        match api.patch_status(name, &params, &Patch::Apply(&body)).await {
+            Ok(_) => Applied::Written,
+            Err(kube::Error::Api(status)) if status.code == 404 => Applied::NoneThere,
+            Err(kube::Error::Api(status)) if status.code == 409 => Applied::Changed,
+            Err(error) => Applied::Failed(error.to_string()),
+        }
     }
+
+    async fn write(&self, uid: &str, guest: &Guest) -> Result<Recorded, NotRecorded> {
+        let machine = match self.roster.machine(uid) {
+            Sighting::There(machine) => machine,
+            Sighting::Absent => return Ok(Recorded::Gone),
+            Sighting::Unreadable => return Err(NotRecorded("the machine cannot be read".into())),
+        };
+        let (name, namespace) = (machine.name_any(), machine.namespace().unwrap_or_default());
+        let api: Api<MacOSMachine> = Api::namespaced(self.client.clone(), &namespace);
+        let mut version = machine.resource_version().unwrap_or_default();
+        for _ in 0..ATTEMPTS {
+            match self.apply(&api, &name, &version, guest).await {
+                Applied::Written => return Ok(Recorded::Written),
+                Applied::NoneThere => return Ok(Recorded::Gone),
+                Applied::Failed(why) => return Err(NotRecorded(why)),
+                Applied::Changed => {}
+            }
+            // the cache lags, or another machine has the name: only a fresh read tells
+            let fresh = api
+                .get_metadata_opt(&name)
+                .await
+                .map_err(|e| NotRecorded(e.to_string()))?;
+            match fresh.filter(|fresh| fresh.metadata.uid.as_deref() == Some(uid)) {
+                Some(fresh) => version = fresh.resource_version().unwrap_or_default(),
+                None => return Ok(Recorded::Gone),
+            }
+        }
+        Err(NotRecorded(format!("{namespace}/{name}: others kept changing it")))
+    }
+}
+
+/// What the API server made of a write.
+enum Applied {
+    Written,
+    NoneThere,
+    Changed,
+    Failed(String),
 }
 
 /// What a machine's status asks of its guest. The revision is made of the status, so that all replicas agree on it.
@@ -94,77 +138,38 @@ fn order_of(machine: &MacOSMachine) -> Reply {
 
 impl Machines for KubeMachines {
     fn look(&self, uid: &str) -> Look {
-        if !self.listed() {
-            return Look::Unreadable;
-        }
-        // caches are keyed by name; passing over a thousand machines costs microseconds, a second index would have
-        // to be kept right
-        let Some(machine) = self.machines.find(|m| m.metadata.uid.as_deref() == Some(uid)) else {
-            return Look::Unknown;
+        let machine = match self.roster.machine(uid) {
+            Sighting::There(machine) => machine,
+            Sighting::Absent => return Look::Unknown,
+            Sighting::Unreadable => return Look::Unreadable,
         };
+        let status = machine.status.as_ref();
+        let identity = status.and_then(|s| s.identity_ref.as_ref()).map(|name| Expected {
+            // an identity's name is its serial in lower case
+            serial: name.to_string(),
+            system_uuid: self.roster.system_uuid(&name.to_string()),
+        });
         Look::Known(Box::new(Known {
             namespace: machine.namespace().unwrap_or_default(),
             name: machine.name_any(),
             order: order_of(&machine),
-            identity: self.expected(&machine),
-            recorded: machine.status.as_ref().and_then(|s| s.guest.clone()),
+            identity,
+            recorded: status.and_then(|s| s.guest.clone()),
         }))
     }
 
     fn uids(&self) -> Vec<String> {
-        self.machines
-            .state()
-            .iter()
-            .filter_map(|m| m.metadata.uid.clone())
-            .collect()
+        self.roster.uids()
     }
 
     fn changed(&self, uid: &str) -> watch::Receiver<()> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.retain(|other, sender| other == uid || sender.receiver_count() > 0);
-        waiting
-            .entry(uid.to_owned())
-            .or_insert_with(|| watch::channel(()).0)
-            .subscribe()
+        let sender = waiting.entry(uid.to_owned()).or_insert_with(|| watch::channel(()).0);
+        sender.subscribe()
     }
 
-    fn record<'a>(&'a self, uid: &'a str, known: &'a Known, guest: Guest) -> Later<'a, Result<Recorded, NotRecorded>> {
-        Box::pin(async move {
-            let api: Api<MacOSMachine> = Api::namespaced(self.client.clone(), &known.namespace);
-            // the uid is a precondition: a machine made again under the name is not this guest's
-            let body = json!({
-                "apiVersion": MacOSMachine::api_version(&()),
-                "kind": MacOSMachine::kind(&()),
-                "metadata": {"name": known.name, "namespace": known.namespace, "uid": uid},
-                "status": {"guest": guest},
-            });
-            // forced: the field has one manager by design, and one stray edit must not silence a guest for ever
-            let params = PatchParams::apply(COLLECTOR).force();
-            match api.patch_status(&known.name, &params, &Patch::Apply(&body)).await {
-                Ok(_) => Ok(Recorded::Written),
-                Err(kube::Error::Api(status)) if status.code == 404 => Ok(Recorded::Gone),
-                Err(kube::Error::Api(status)) if status.code == 409 => {
-                    self.after_conflict(uid, known, &api, &status.message).await
-                }
-                Err(error) => Err(NotRecorded(error.to_string())),
-            }
-        })
-    }
-}
-
-impl KubeMachines {
-    /// A conflict is either the uid's or one of the moment; only a fresh read tells.
-    async fn after_conflict(
-        &self,
-        uid: &str,
-        known: &Known,
-        api: &Api<MacOSMachine>,
-        message: &str,
-    ) -> Result<Recorded, NotRecorded> {
-        match api.get_metadata_opt(&known.name).await {
-            Ok(Some(found)) if found.metadata.uid.as_deref() == Some(uid) => Err(NotRecorded(message.to_owned())),
-            Ok(_) => Ok(Recorded::Gone),
-            Err(error) => Err(NotRecorded(format!("{message}; and reading it again: {error}"))),
-        }
+    fn record<'a>(&'a self, uid: &'a str, _: &'a Known, guest: Guest) -> Later<'a, Result<Recorded, NotRecorded>> {
+        Box::pin(async move { self.write(uid, &guest).await })
     }
 }

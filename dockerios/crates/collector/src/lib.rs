@@ -15,6 +15,7 @@ mod kube_machines;
 mod machines;
 mod pace;
 pub mod policy;
+mod roster;
 mod serve;
 mod service;
 
@@ -22,4 +23,5 @@ pub use counts::{Count, Counts};
 pub use key::ReportKey;
 pub use kube_machines::KubeMachines;
 pub use machines::{Expected, Known, Later, Look, Machines, NotRecorded, Recorded};
+pub use roster::{Roster, Sighting, Stores};
 pub use serve::{Collector, Limits, Options};
