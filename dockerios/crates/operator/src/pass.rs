@@ -33,8 +33,16 @@ pub fn pass(world: &World, id: &Id, now: Timestamp) -> Option<Pass> {
         plan.status = None;
     }
     let platform = world.platform();
-    let osk = platform.present().and_then(|p| p.spec.smc.as_ref()).map(|smc| smc.osk_secret_ref.clone());
-    Some(Pass { uid, version, plan, osk })
+    let osk = platform
+        .present()
+        .and_then(|p| p.spec.smc.as_ref())
+        .map(|smc| smc.osk_secret_ref.clone());
+    Some(Pass {
+        uid,
+        version,
+        plan,
+        osk,
+    })
 }
 
 /// The collector's part of a machine's status.

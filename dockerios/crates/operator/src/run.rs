@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use dockerios_api::config::platform_config::Headroom;
 use dockerios_core::{Id, News, check::check};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -15,7 +16,6 @@ use kube::{
     Client,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
-use dockerios_api::config::platform_config::Headroom;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -59,12 +59,20 @@ impl Engine {
     pub fn start(client: Client, hands: Hands, world: World) -> Self {
         let (say, notices) = mpsc::channel(BACKLOG);
         for source in Source::ALL {
-            tokio::spawn(feed(client.clone(), source, world.platform_namespace.clone(), say.clone()));
+            tokio::spawn(feed(
+                client.clone(),
+                source,
+                world.platform_namespace.clone(),
+                say.clone(),
+            ));
         }
         let (tell, readings) = mpsc::channel(16);
         let (rules, told) = watch::channel(Vec::new());
         tokio::spawn(crate::headroom::watch(told, tell));
-        let reporter = Reporter { controller: "dockerios-operator".into(), instance: None };
+        let reporter = Reporter {
+            controller: "dockerios-operator".into(),
+            instance: None,
+        };
         Self {
             world,
             queue: Queue::default(),
@@ -136,7 +144,9 @@ impl Engine {
             return;
         }
         while self.acting.len() < HANDS {
-            let Some(id) = self.queue.pop(Instant::now()) else { return };
+            let Some(id) = self.queue.pop(Instant::now()) else {
+                return;
+            };
             if let Some(pass) = pass(&self.world, &id, Timestamp::now()) {
                 self.pursue(id, pass);
             }
@@ -180,7 +190,8 @@ impl Engine {
             self.queue.failed(id, Instant::now());
         } else if refused || outcome.conflict {
             // a new refusal is to be said at once; a conflict means that the facts have changed
-            self.queue.ask_at(id.clone(), Instant::now() + Duration::from_millis(20));
+            self.queue
+                .ask_at(id.clone(), Instant::now() + Duration::from_millis(20));
         } else {
             self.queue.succeeded(id);
         }
@@ -191,7 +202,8 @@ impl Engine {
     fn read(&mut self, reading: Reading) {
         if self.world.capacity.take(reading) {
             for (namespace, name) in self.world.machines.every_place() {
-                self.queue.ask(Id::new(dockerios_core::Kind::MacOSMachine, namespace, name));
+                self.queue
+                    .ask(Id::new(dockerios_core::Kind::MacOSMachine, namespace, name));
             }
         }
     }
@@ -199,7 +211,9 @@ impl Engine {
     fn everything(&mut self) {
         for (source, places) in self.world.places_with_a_pass() {
             if let Some(kind) = crate::route::own_pass(source) {
-                places.into_iter().for_each(|(namespace, name)| self.queue.ask(Id::new(kind, namespace, name)));
+                places
+                    .into_iter()
+                    .for_each(|(namespace, name)| self.queue.ask(Id::new(kind, namespace, name)));
             }
         }
     }
@@ -222,7 +236,11 @@ async fn tell(recorder: &Recorder, id: &Id, uid: &str, news: &[News]) {
     };
     for News { warning, reason, note } in news {
         let event = Event {
-            type_: if *warning { EventType::Warning } else { EventType::Normal },
+            type_: if *warning {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
             reason: reason.clone(),
             note: Some(note.clone()),
             action: reason.clone(),

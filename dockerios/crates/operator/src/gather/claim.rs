@@ -17,7 +17,10 @@ pub fn gather(world: &World, id: &Id) -> Option<Facts> {
     let class = class_name(&claim, pool.as_ref());
     let pool_id = named.map(|name| Id::new(Kind::MacOSMachinePool, &id.namespace, name.0.as_str()));
     // one that stands in no line any more looks at its own machines only
-    let settled = claim.status.as_ref().is_some_and(|s| s.end.is_some() || s.machine_ref.is_some());
+    let settled = claim
+        .status
+        .as_ref()
+        .is_some_and(|s| s.end.is_some() || s.machine_ref.is_some());
     let (machines, claims, pools) = if settled {
         let uid = claim.uid().unwrap_or_default();
         let pools = pool.as_ref().and_then(|pool| pool.present().cloned());

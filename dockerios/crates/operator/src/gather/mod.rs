@@ -5,6 +5,6 @@ pub mod class;
 pub mod identity;
 pub mod identity_pool;
 pub mod image;
-pub mod platform;
 pub mod machine;
+pub mod platform;
 pub mod pool;

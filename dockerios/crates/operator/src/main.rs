@@ -1,0 +1,164 @@
+//! Every replica serves the webhook and the collector; the elected one decides.
+
+use std::{process::ExitCode, sync::Arc};
+
+use anyhow::{Context, Result, anyhow};
+use clap::Parser;
+use dockerios_collector::{Collector, Limits, ReportKey};
+use dockerios_operator::{
+    act::{Hands, Secrets},
+    api::Api,
+    collect,
+    leader::Candidate,
+    options::Options,
+    run::Engine,
+    world::World,
+};
+use dockerios_pki::Authority;
+use dockerios_webhook as webhook;
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info,kube_runtime=warn".into()),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    match run(Options::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("dockerios-operator: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: Options) -> Result<()> {
+    // a second installation is only a second call of this function
+    rustls::crypto::ring::default_provider().install_default().ok();
+    let client = client(&options).await?;
+    let authority = Arc::new(Authority::open(client.clone(), &options.namespace, "dockerios-authority").await?);
+    let reach = options
+        .webhook_url
+        .clone()
+        .map_or(webhook::Reach::Service, webhook::Reach::Url);
+    let webhook = webhook::bind(
+        webhook::Options {
+            listen: options.webhook_listen,
+            reach,
+            observe: None,
+        },
+        client.clone(),
+        &authority,
+    )
+    .await?;
+    let collector = collector(&options, &client, &authority).await?;
+    let collector_url = options.collector_at(collector.address().port());
+    tracing::info!(webhook = %webhook.address(), collector = %collector.address(), collector_url, "serving");
+
+    let keys = authority.clone();
+    tokio::spawn(async move { keys.keep().await });
+    tokio::spawn(webhook.run(std::future::pending()));
+    tokio::spawn(collector.run(std::future::pending()));
+
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be heard")?;
+    let candidate = candidate(&options, &client);
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+        outcome = lead(&options, client.clone(), authority, collector_url, candidate.as_ref()) => outcome?,
+    }
+    if let Some(candidate) = &candidate {
+        candidate.resign().await;
+    }
+    Ok(())
+}
+
+/// Decides from the moment of election until the Lease may be lost. Losing it ends the process: what is under way
+/// then ends too, and the next life starts from facts.
+async fn lead(
+    options: &Options,
+    client: Client,
+    authority: Arc<Authority>,
+    collector_url: String,
+    candidate: Option<&Candidate>,
+) -> Result<()> {
+    if let Some(candidate) = candidate {
+        candidate.elected().await;
+        tracing::info!("elected");
+    }
+    let hands = Hands {
+        api: Api::new(client.clone()),
+        secrets: Arc::new(Keys(authority)),
+        platform_namespace: options.namespace.clone(),
+    };
+    let world = World::new(&options.namespace, &collector_url);
+    let engine = Engine::start(client, hands, world).run();
+    match candidate {
+        None => engine.await,
+        Some(candidate) => tokio::select! {
+            () = engine => {}
+            () = candidate.hold() => return Err(anyhow!("the leader's Lease was lost; another operator may have it")),
+        },
+    }
+    Err(anyhow!("the feeds ended"))
+}
+
+fn candidate(options: &Options, client: &Client) -> Option<Candidate> {
+    let identity = format!("{}-{:08x}", std::process::id(), rand::random::<u32>());
+    (!options.no_leader_election).then(|| Candidate::new(client.clone(), &options.namespace, identity))
+}
+
+async fn collector(options: &Options, client: &Client, authority: &Authority) -> Result<Collector> {
+    let host = options
+        .collector_at(0)
+        .parse::<http::Uri>()
+        .ok()
+        .and_then(|url| url.host().map(str::to_owned));
+    let host = host.with_context(|| format!("--collector-url {:?} is no URL with a host", options.collector_url))?;
+    let service = format!("dockerios-collector.{}.svc", options.namespace);
+    let mut names = vec![service.clone(), format!("{service}.cluster.local"), host];
+    names.dedup();
+    let options = dockerios_collector::Options {
+        listen: options.collector_listen,
+        tls: authority.leaf(names)?,
+        key: ReportKey::new(*authority.report_key()),
+        machines: collect::machines(client, &options.namespace),
+        limits: Limits::default(),
+    };
+    Collector::bind(options)
+        .await
+        .context("the collector cannot listen; choose another --collector-listen")
+}
+
+async fn client(options: &Options) -> Result<Client> {
+    let config = match &options.kubeconfig {
+        Some(path) => {
+            let file = Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {}", path.display()))?;
+            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?
+        }
+        None => Config::infer()
+            .await
+            .context("no cluster: give --kubeconfig, or run in a pod")?,
+    };
+    Ok(Client::try_from(config)?)
+}
+
+/// What no plan may hold.
+struct Keys(Arc<Authority>);
+
+impl Secrets for Keys {
+    fn token(&self, machine_uid: &str) -> String {
+        ReportKey::new(*self.0.report_key()).token(machine_uid)
+    }
+
+    fn authority(&self) -> String {
+        self.0.ca_pem()
+    }
+}
