@@ -297,6 +297,26 @@ fn a_drained_node_is_left_by_a_bare_machine_and_a_claim_is_waited_for() {
 }
 
 #[test]
+fn a_deleted_machine_that_its_claim_holds_leaves_a_drained_node_at_the_deadline_all_the_same() {
+    let mut world = World::ready();
+    claim(&mut world);
+    delete(&mut world);
+    world.settle();
+    world.edit("VirtualMachineInstance", VM, |vmi| {
+        vmi["status"]["evacuationNodeName"] = json!("n1")
+    });
+    world.edit("Node", "n1", |node| node["spec"]["unschedulable"] = json!(true));
+    world.settle();
+    assert_eq!(
+        (world.reason("Ready"), world.reason("Draining")),
+        ("HeldByClaim".into(), "WaitingForClaim".into())
+    );
+    world.wait(3601);
+    world.settle();
+    assert_eq!(world.reason("Ready"), "ShuttingDown");
+}
+
+#[test]
 fn a_pod_on_a_cordoned_node_is_drained_before_kubevirt_takes_note_of_it() {
     let mut world = World::new();
     world.settle();

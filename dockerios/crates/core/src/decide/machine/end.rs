@@ -50,7 +50,6 @@ pub(super) fn proceed(pass: &mut Pass, objects: &Objects) {
                 "it is to be deleted, and claim {claim} holds it until the claim ends or is deleted: kubectl delete macclaim/{claim}"
             );
             let phase = pass.before().and_then(|status| status.phase).unwrap_or(Phase::Pending);
-            pass.again_all();
             return pass.sum_up(phase, Reason::HeldByClaim, message);
         }
         Ok(_) => {}

@@ -80,7 +80,6 @@ fn course(pass: &mut Pass, objects: &Objects, deleting: bool, guarded: bool) {
         return pass.sum_up(Phase::Pending, Reason::Starting, "it was accepted");
     }
     if let Some(step) = claim::orphaned(pass.machine(), &pass.facts.claim) {
-        pass.again_all();
         pass.plan.then(step);
         let phase = pass.before().and_then(|status| status.phase).unwrap_or(Phase::Pending);
         return pass.sum_up(
@@ -96,7 +95,6 @@ fn course(pass: &mut Pass, objects: &Objects, deleting: bool, guarded: bool) {
     let drain = drain::judge(pass, objects, &life);
     let borrowed = pass.machine().labels().contains_key(POOL_UID) || pass.machine().spec.claim_ref.is_some();
     if drain == Drain::Leave && borrowed && !matches!(life, Life::Lost(_)) {
-        pass.again_all();
         pass.plan.then(Step::Delete(exactly(pass)));
         return pass.sum_up(
             Phase::Stopping,
