@@ -11,11 +11,13 @@ use kube::{
     ResourceExt,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
+use sha2::{Digest, Sha256};
 use serde_json::{Value, json};
 
 use super::program::{self, Outcome};
 use crate::{
     domains::State,
+    faults::Fault,
     kubevirt::launcher::PROVISIONING,
     queue::{Again, Key},
     world::{World, now, unless},
@@ -31,6 +33,11 @@ pub(crate) async fn pod(world: Arc<World>, key: Key) -> Result<Again> {
         return Ok(None);
     };
     if !world.options.nodes.iter().any(|shape| shape.name == node) || world.node_is_lost(node) {
+        return Ok(None);
+    }
+    let instance = pod.annotations().get(names::DOMAIN);
+    let instance = instance.and_then(|name| world.instance(&Key::new(&*key.namespace, &**name)));
+    if instance.is_some_and(|vmi| world.instance_fault(Fault::Stranded, &vmi).is_some()) {
         return Ok(None);
     }
     let launcher = pod
@@ -190,7 +197,7 @@ async fn status(world: &World, pod: &Pod, phase: &str, state: &Value, ready: boo
     let statuses: Vec<_> = containers
         .iter()
         .map(|container| {
-            json!({"name": container.name, "image": container.image, "imageID": "", "restartCount": 0, "ready": ready,
+            json!({"name": container.name, "image": container.image, "imageID": image_id(container.image.as_deref().unwrap_or_default()), "restartCount": 0, "ready": ready,
                    "started": ready, "state": state})
         })
         .collect();
@@ -226,5 +233,17 @@ async fn status(world: &World, pod: &Pod, phase: &str, state: &Value, ready: boo
     match api.patch_status(&pod.name_any(), &PatchParams::default(), &patch).await {
         Err(kube::Error::Api(answer)) if answer.code == 409 => Ok(()),
         other => unless(other, 404).map(drop),
+    }
+}
+
+/// What a kubelet says it runs: the reference with its digest. A reference without one gets the digest of its own text.
+fn image_id(image: &str) -> String {
+    match image.split_once('@') {
+        Some(_) => image.to_owned(),
+        None => {
+            let digest = Sha256::digest(image);
+            let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("{image}@sha256:{digest}")
+        }
     }
 }
