@@ -16,6 +16,7 @@ use dockerios_kubevirt::VirtualMachineInstance;
 use kube::ResourceExt;
 use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    task::AbortHandle,
     time::Instant,
 };
 
@@ -50,6 +51,7 @@ struct Domain {
     orders: UnboundedSender<Order>,
     xml: Option<String>,
     stage: Stage,
+    task: Option<AbortHandle>,
 }
 
 /// All of them, by UID of their instance.
@@ -92,6 +94,14 @@ impl Domains {
         self.order(uid, Order::End(how));
     }
 
+    /// Ends every task and with it every process, and tells nobody: the simulator ends.
+    pub(crate) fn abandon(&self) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for task in all.drain().filter_map(|(_, domain)| domain.task) {
+            task.abort();
+        }
+    }
+
     pub(crate) fn forget(&self, uid: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
@@ -102,16 +112,14 @@ impl Domains {
         if all.contains_key(uid) {
             return None;
         }
-        let (xml, stage) = (None, Stage::Booting);
-        all.insert(
-            uid.to_owned(),
-            Domain {
-                state,
-                orders,
-                xml,
-                stage,
-            },
-        );
+        let domain = Domain {
+            state,
+            orders,
+            xml: None,
+            stage: Stage::Booting,
+            task: None,
+        };
+        all.insert(uid.to_owned(), domain);
         Some(receiver)
     }
 
@@ -133,10 +141,11 @@ impl Domains {
         let run = Run {
             world: world.clone(),
             vmi: vmi.clone(),
-            uid,
+            uid: uid.clone(),
             orders,
         };
-        tokio::spawn(run.whole(first == State::Up));
+        let task = tokio::spawn(run.whole(first == State::Up)).abort_handle();
+        self.with(&uid, |domain| domain.task = Some(task));
     }
 }
 

@@ -59,6 +59,8 @@ faults! {
     NoAgent = "no-agent",
     /// VirtualMachineInstance: the hook's container never gets its socket up.
     HookSilent = "hook-silent",
+    /// VirtualMachineInstance: its node answers nobody as far as this machine goes; what runs there runs on.
+    Stranded = "stranded",
     /// Node: it answers nobody; what runs there runs on.
     NodeLost = "node-lost",
 }

@@ -23,7 +23,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::{faults::Fault, hook, world::World};
+use crate::{child::dies_with_us, faults::Fault, hook, world::World};
 
 /// How far a guest has come. The words are the agent's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -206,7 +206,8 @@ impl Guest {
             .create(true)
             .append(true)
             .open(self.directory.join("agent.log"))?;
-        let agent = tokio::process::Command::new(program)
+        let mut command = tokio::process::Command::new(program);
+        let agent = dies_with_us(&mut command)
             .arg("--config-dir")
             .arg(&config)
             .arg("--probe-dir")
@@ -219,7 +220,6 @@ impl Guest {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
-            .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("{}", program.display()))?;
         self.agent = Some(agent);

@@ -22,6 +22,7 @@ use tokio::{net::UnixStream, process::Child, time::Instant};
 use tonic::transport::{Channel, Endpoint};
 
 use crate::{
+    child::dies_with_us,
     domain,
     domains::SOCKET_LOOK,
     faults::Fault,
@@ -63,7 +64,7 @@ pub(crate) async fn define(world: &World, vmi: &VirtualMachineInstance) -> Resul
     let mut xml = domain::write(vmi);
     for (at, sidecar) in sidecars(vmi)?.iter().enumerate() {
         let mut hook = Hook::start(world, vmi, sidecar, at).await?;
-        let done = hook.passes(world, vmi, &xml).await;
+        let done = hook.passes(vmi, &xml).await;
         hook.end().await;
         xml = done?;
     }
@@ -116,11 +117,10 @@ impl Hook {
         if world.instance_fault(Fault::HookSilent, vmi).is_none() {
             command.args(&arguments).arg("--socket-directory").arg(&sockets);
         }
-        let process = command
+        let process = dies_with_us(&mut command)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(log)
-            .kill_on_drop(true)
             .spawn()
             .map_err(|error| format!("{}: {error}", program.display()))?;
         let mut hook = Self {
@@ -190,7 +190,7 @@ impl Hook {
         String::from_utf8(answer.into_inner().domain_xml).map_err(|error| format!("the hook's answer: {error}"))
     }
 
-    async fn passes(&self, world: &World, vmi: &VirtualMachineInstance, xml: &str) -> Result<String, String> {
+    async fn passes(&self, vmi: &VirtualMachineInstance, xml: &str) -> Result<String, String> {
         let json = serde_json::to_vec(vmi).map_err(|error| error.to_string())?;
         let first = self.call(xml, &json).await?;
         domain::judge(&first, vmi)?;
@@ -199,7 +199,6 @@ impl Hook {
         if self.call(&second, &json).await? != second {
             return Err("the hook changed what it had already changed".to_owned());
         }
-        tracing::debug!("{}: defined, {} nodes known", vmi.name_any(), world.options.nodes.len());
         Ok(second)
     }
 

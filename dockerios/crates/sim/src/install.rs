@@ -16,7 +16,11 @@ use kube::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::{options::Options, served::Served, world::NAMESPACE};
+use crate::{
+    options::Options,
+    served::Served,
+    world::{NAMESPACE, now},
+};
 
 const MANAGER: &str = "dockerios-sim";
 /// Definitions that are of use here; the rest of KubeVirt's and CDI's is not played.
@@ -171,7 +175,21 @@ pub(crate) async fn objects(client: &Client, options: &Options) -> Result<()> {
         "spec": {"configuration": {"developerConfiguration": {"featureGates": options.feature_gates},
                                    "permittedHostDevices": {"pciHostDevices": options.permitted()}}},
     });
-    apply(client, "kubevirt.io/v1", "KubeVirt", "kubevirts", kubevirt).await
+    apply(client, "kubevirt.io/v1", "KubeVirt", "kubevirts", kubevirt).await?;
+    let deployment = json!({
+        "registry": "quay.io/kubevirt", "imagePrefix": "", "kubeVirtVersion": "v1.9.0",
+        "virtLauncherImage": options.launcher_image,
+    });
+    let status = json!({"status": {
+        "phase": "Deployed", "observedKubeVirtVersion": "v1.9.0", "targetKubeVirtVersion": "v1.9.0",
+        "observedDeploymentConfig": deployment.to_string(),
+        "conditions": [{"type": "Available", "status": "True", "reason": "AllComponentsReady", "message": "",
+                        "lastTransitionTime": now(), "lastProbeTime": now()}],
+    }});
+    let api: Api<dockerios_kubevirt::KubeVirt> = Api::namespaced(client.clone(), "kubevirt");
+    api.patch_status("kubevirt", &PatchParams::default(), &Patch::Merge(status))
+        .await?;
+    Ok(())
 }
 
 async fn profile(client: &Client, class: &crate::options::ClassShape, snapshot_class: Option<String>) -> Result<()> {

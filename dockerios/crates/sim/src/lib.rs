@@ -16,6 +16,7 @@
 //! ```
 
 mod cdi;
+mod child;
 mod csi;
 mod domain;
 mod domains;
@@ -120,6 +121,13 @@ impl Sim {
     /// What the simulator was told.
     pub fn options(&self) -> &Options {
         &self.world.options
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        self.world.domains.abandon();
+        self.world.programs.abandon();
     }
 }
 

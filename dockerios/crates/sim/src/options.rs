@@ -21,6 +21,8 @@ pub struct Options {
     pub permitted_devices: BTreeMap<String, String>,
     /// Images mounted as volumes, by reference: the directory that stands for what is in them. `*` stands for all others.
     pub images: BTreeMap<String, PathBuf>,
+    /// Image of the launcher, as KubeVirt records it. A name with `virt-launcher` in it is played.
+    pub launcher_image: String,
     /// QEMU devices that the launcher's QEMU has, as `-device help` prints their names.
     pub launcher_devices: Vec<String>,
     /// What libvirt in the launcher says its version is.
@@ -203,6 +205,7 @@ impl Options {
             "nvme",
             "nvme-ns",
             "isa-applesmc",
+            "virtio-net-pci",
             "e1000",
             "e1000-82545em",
             "e1000e",
@@ -224,6 +227,9 @@ impl Options {
             feature_gates: ["Sidecar", "CPUManager", "HostDevices"].map(str::to_owned).to_vec(),
             permitted_devices: BTreeMap::new(),
             images: BTreeMap::new(),
+            launcher_image:
+                "ghcr.io/example/virt-launcher@sha256:5b1f3f0c7a0d4e6c9b8a7d6e5f4c3b2a1908f7e6d5c4b3a29180f7e6d5c4b3a2"
+                    .to_owned(),
             launcher_devices: devices.map(str::to_owned).to_vec(),
             launcher_libvirt: "12.9.0".to_owned(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),

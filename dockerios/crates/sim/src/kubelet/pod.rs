@@ -11,8 +11,8 @@ use kube::{
     ResourceExt,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
-use sha2::{Digest, Sha256};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::program::{self, Outcome};
 use crate::{

@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Container, PersistentVolumeClaim, Po
 use kube::ResourceExt;
 use tokio::task::AbortHandle;
 
-use crate::{hook::private, options::Options, queue::Key, world::World};
+use crate::{child::dies_with_us, hook::private, options::Options, queue::Key, world::World};
 
 /// How a container ended.
 #[derive(Clone, Debug)]
@@ -29,6 +29,15 @@ pub(crate) struct Outcome {
 
 /// Longest message that Kubernetes keeps, in bytes.
 const LONGEST_MESSAGE: usize = 4096;
+/// Where launcher images keep QEMU and libvirt, and the script that stands for each.
+const LAUNCHER_PROGRAMS: [(&str, &str); 6] = [
+    ("/usr/libexec/qemu-kvm", "qemu-kvm"),
+    ("/usr/bin/qemu-kvm", "qemu-kvm"),
+    ("/usr/bin/qemu-system-x86_64", "qemu-system-x86_64"),
+    ("/usr/sbin/virtqemud", "virtqemud"),
+    ("/usr/bin/virtqemud", "virtqemud"),
+    ("/usr/sbin/libvirtd", "libvirtd"),
+];
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
 struct Running {
@@ -52,6 +61,13 @@ impl Programs {
 
     pub(crate) fn stop(&self, uid: &str) {
         if let Some(task) = self.all().remove(uid).and_then(|running| running.task) {
+            task.abort();
+        }
+    }
+
+    /// Ends all of them: the simulator ends.
+    pub(crate) fn abandon(&self) {
+        for task in self.all().drain().filter_map(|(_, running)| running.task) {
             task.abort();
         }
     }
@@ -182,11 +198,15 @@ async fn contain(world: &World, pod: &Pod, container: &Container, directory: &Pa
     let log = directory.join(format!("{}.termination", container.name));
     fs::write(&log, "")?;
     let bin = world.options.dir.join("bin");
+    let launcher = matches!(image_of(container), Some(Image::Launcher));
     let real = |text: &str| {
         let text = places.iter().fold(text.to_owned(), |text, (inside, outside)| {
             relocate(&text, inside, outside)
         });
-        let text = relocate(&text, "/usr/libexec/qemu-kvm", &bin.join("qemu-kvm"));
+        let text = LAUNCHER_PROGRAMS
+            .iter()
+            .filter(|_| launcher)
+            .fold(text, |text, (inside, name)| relocate(&text, inside, &bin.join(name)));
         relocate(&text, TERMINATION_LOG, &log)
     };
     let mut words: Vec<String> = container.command.iter().flatten().map(|word| real(word)).collect();
@@ -217,12 +237,14 @@ async fn contain(world: &World, pod: &Pod, container: &Container, directory: &Pa
             format!("{}:{beside}:/usr/local/bin:/usr/bin:/bin", bin.display()),
         )
         .current_dir(directory)
-        .stdin(Stdio::null())
-        .kill_on_drop(true);
+        .stdin(Stdio::null());
     for variable in container.env.iter().flatten() {
         command.env(&variable.name, real(variable.value.as_deref().unwrap_or_default()));
     }
-    let output = command.output().await.with_context(|| words[0].clone())?;
+    let output = dies_with_us(&mut command)
+        .output()
+        .await
+        .with_context(|| words[0].clone())?;
     let code = output.status.code().unwrap_or(137);
     let mut message = fs::read_to_string(&log).unwrap_or_default();
     let falls_back = container.termination_message_policy.as_deref() == Some("FallbackToLogsOnError");

@@ -243,7 +243,7 @@ mod tests {
         for (pointer, value, reason) in mistakes {
             let mut wrong = machine();
             let (parent, field) = pointer.rsplit_once('/').expect("a path");
-            wrong["spec"]["template"]["spec"].pointer_mut(parent).expect(pointer)[*field] = value.clone();
+            wrong["spec"]["template"]["spec"].pointer_mut(parent).expect(pointer)[field] = value.clone();
             let found = refusals(&wrong, &gates());
             assert!(
                 found.iter().any(|refusal| refusal.contains(reason)),

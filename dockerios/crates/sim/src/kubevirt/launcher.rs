@@ -10,8 +10,6 @@ use crate::world::suffix;
 
 /// Annotation of a pod that only makes claims bind.
 pub(crate) const PROVISIONING: &str = "kubevirt.io/ephemeral-provisioning";
-/// Image of the launcher.
-pub(crate) const IMAGE: &str = "quay.io/kubevirt/virt-launcher:sim";
 
 /// A hook as the annotation asks for it.
 #[derive(Clone, Debug, Deserialize)]
@@ -129,7 +127,7 @@ fn node_selector(vmi: &VirtualMachineInstance) -> Value {
 }
 
 /// Renders the pod.
-pub(crate) fn render(vmi: &VirtualMachineInstance, provisioning: bool) -> Result<Pod, String> {
+pub(crate) fn render(vmi: &VirtualMachineInstance, image: &str, provisioning: bool) -> Result<Pod, String> {
     let mut labels = json!(vmi.labels());
     for (key, value) in [
         (names::APP_LABEL, names::LAUNCHER.to_owned()),
@@ -157,7 +155,7 @@ pub(crate) fn render(vmi: &VirtualMachineInstance, provisioning: bool) -> Result
     }
     let mut containers = vec![json!({
         "name": "compute",
-        "image": IMAGE,
+        "image": image,
         "command": ["/usr/bin/virt-launcher-monitor"],
         "args": ["--name", vmi.name_any(), "--uid", vmi.uid(), "--namespace", vmi.namespace()],
         "resources": resources(vmi),

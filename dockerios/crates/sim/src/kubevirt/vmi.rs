@@ -118,7 +118,7 @@ pub(crate) async fn instance(world: Arc<World>, key: Key) -> Result<Again> {
     let phase = vmi.status.as_ref().and_then(|status| status.phase).unwrap_or_default();
     let pods = world.launchers(&key.namespace, &uid);
     let node = vmi.status.as_ref().and_then(|status| status.node_name.clone());
-    if node.is_some_and(|node| world.node_is_lost(&node)) {
+    if node.is_some_and(|node| world.node_is_lost(&node)) || world.instance_fault(Fault::Stranded, &vmi).is_some() {
         return Ok(None);
     }
     if vmi.metadata.deletion_timestamp.is_some() && phase != VmiPhase::Running {
@@ -246,7 +246,7 @@ async fn pending(world: &World, vmi: &VirtualMachineInstance, pods: &[Arc<Pod>])
             unschedulable(&mut draft, pods);
             draft.write(world).await?;
             if pods.is_empty() {
-                let pod = launcher::render(vmi, true).map_err(anyhow::Error::msg)?;
+                let pod = launcher::render(vmi, &world.options.launcher_image, true).map_err(anyhow::Error::msg)?;
                 unless(api.create(&PostParams::default(), &pod).await, 409)?;
             }
             return Ok(None);
@@ -276,7 +276,7 @@ async fn pending(world: &World, vmi: &VirtualMachineInstance, pods: &[Arc<Pod>])
     draft.drop_condition(names::SYNCHRONIZED);
     draft.drop_condition("Provisioning");
     draft.write(world).await?;
-    let pod = launcher::render(vmi, false).map_err(anyhow::Error::msg)?;
+    let pod = launcher::render(vmi, &world.options.launcher_image, false).map_err(anyhow::Error::msg)?;
     match api.create(&PostParams::default(), &pod).await {
         Err(kube::Error::Api(status)) if matches!(status.code, 403 | 422) => {
             let mut draft = Draft::of(vmi);
@@ -378,7 +378,7 @@ async fn scheduling(world: &World, vmi: &VirtualMachineInstance, pods: &[Arc<Pod
             if pod_phase(pod) == "Running" && !node.is_empty() {
                 draft.phase(VmiPhase::Scheduled);
                 draft.status.node_name = Some(node.clone());
-                draft.status.launcher_container_image_version = Some(launcher::IMAGE.to_owned());
+                draft.status.launcher_container_image_version = Some(world.options.launcher_image.clone());
                 draft.status.runtime_user = Some(107);
                 draft.label = Some(node);
             }
