@@ -258,9 +258,11 @@ mod tests {
     #[test]
     fn a_driver_that_gives_no_number_tells_nothing() {
         let segment = |capacity: Option<&str>| {
-            let mut segment = CSIStorageCapacity::default();
-            segment.capacity = capacity.map(|c| k8s_openapi::apimachinery::pkg::api::resource::Quantity(c.into()));
-            segment
+            let capacity = capacity.map(|c| k8s_openapi::apimachinery::pkg::api::resource::Quantity(c.into()));
+            CSIStorageCapacity {
+                capacity,
+                ..CSIStorageCapacity::default()
+            }
         };
         assert_eq!(of_driver(&[], &[]), Seen::Absent);
         let (one, other, none, odd) = (

@@ -326,3 +326,32 @@ fn a_pod_on_a_cordoned_node_is_drained_before_kubevirt_takes_note_of_it() {
     world.settle();
     assert_eq!(world.reason("Draining"), "Draining");
 }
+
+#[test]
+fn nothing_of_a_disk_is_touched_while_anything_of_the_virtual_machine_is_there() {
+    let mut world = World::ready();
+    delete(&mut world);
+    world.settle();
+    world.instance("Succeeded");
+    world.done.clear();
+    world.pass(usize::MAX);
+    assert_eq!(
+        world.done,
+        [format!("delete VirtualMachine {VM}")],
+        "and nothing with it"
+    );
+    let parts = [
+        ("VirtualMachine", VM),
+        ("VirtualMachineInstance", VM),
+        ("Pod", "launcher"),
+    ];
+    for (kind, name) in parts {
+        assert!(
+            world.plan().steps.is_empty(),
+            "{kind} is still there: {:?}",
+            world.plan().steps
+        );
+        world.remove(kind, name);
+    }
+    assert!(!world.plan().steps.is_empty(), "now the disks go");
+}

@@ -230,3 +230,27 @@ fn a_machine_that_somebody_else_halted_is_started_again_once_it_is_down() {
         "Once"
     );
 }
+
+#[test]
+fn a_machine_whose_disks_carry_an_identity_takes_no_other_while_the_record_of_it_is_not_seen() {
+    let mut world = World::ready();
+    world.identity("C02AAAAAAAA2");
+    for (kind, name) in [
+        ("VirtualMachine", VM),
+        ("VirtualMachineInstance", VM),
+        ("Pod", "launcher"),
+    ] {
+        world.remove(kind, name);
+    }
+    world.edit("MachineIdentity", "c02aaaaaaaa1", |identity| {
+        identity["status"] = Value::Null
+    });
+    world.settle();
+    assert_eq!(
+        world.reason("Ready"),
+        "AllocatingIdentity",
+        "{}",
+        world.message("Ready")
+    );
+    assert!(world.get("MachineIdentity", "c02aaaaaaaa2").expect("there")["status"]["claimRef"].is_null());
+}

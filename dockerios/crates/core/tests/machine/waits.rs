@@ -74,6 +74,10 @@ fn an_exhausted_pool_makes_it_wait_with_the_pools_numbers_and_mints_nothing() {
     );
     let told = "pool imac has 0 of 5 identities available (5 allocated";
     assert!(world.news.iter().any(|news| news.contains(told)), "{:?}", world.news);
+    assert!(
+        world.plan().wake.is_some(),
+        "its turn may come without a change that it would see"
+    );
     world.wait(1_000_000);
     world.settle();
     assert_eq!(world.phase(), Phase::Pending, "never Failed");

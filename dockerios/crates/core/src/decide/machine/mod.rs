@@ -93,8 +93,10 @@ fn course(pass: &mut Pass, objects: &Objects, deleting: bool, guarded: bool) {
     }
     let life = Life::of(pass.facts, objects);
     let drain = drain::judge(pass, objects, &life);
+    // what cannot be asked to stop is not stopped by being asked
+    let leave = drain == Drain::Leave && !matches!(life, Life::Lost(_));
     let borrowed = pass.machine().labels().contains_key(POOL_UID) || pass.machine().spec.claim_ref.is_some();
-    if drain == Drain::Leave && borrowed && !matches!(life, Life::Lost(_)) {
+    if leave && borrowed {
         pass.plan.then(Step::Delete(exactly(pass)));
         return pass.sum_up(
             Phase::Stopping,
@@ -107,7 +109,7 @@ fn course(pass: &mut Pass, objects: &Objects, deleting: bool, guarded: bool) {
         return lost(pass, objects, message);
     }
     // a machine of nobody's is stopped, and then started wherever there is room
-    if stop::wanted(pass) || drain == Drain::Leave {
+    if stop::wanted(pass) || leave {
         return stop::proceed(pass, objects, &life);
     }
     match objects.vm {

@@ -274,6 +274,7 @@ fn wait(pass: &mut Pass, reason: Reason, message: String) {
     if reason == Reason::Unreadable {
         return pass.unreadable(&message);
     }
+    pass.look_again();
     pass.sum_up(Phase::Pending, reason, message);
 }
 

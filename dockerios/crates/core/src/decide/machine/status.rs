@@ -19,6 +19,9 @@ use crate::{
     report::Report,
 };
 
+/// As often as free space is asked for.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(15);
+
 /// One pass over a machine.
 pub(super) struct Pass<'f> {
     pub(super) facts: &'f Facts,
@@ -119,6 +122,12 @@ impl<'f> Pass<'f> {
         self.say(MachineCondition::Ready, verdict, reason, message);
     }
 
+    /// Looks again soon: what is waited for may come without any change of an object that leads here, as room, a place
+    /// further ahead in the line, or a first list that is empty.
+    pub(super) fn look_again(&mut self) {
+        self.plan.wake_at(after(self.now, LOOK_AGAIN));
+    }
+
     /// Something could not be read: the status stays as it stands, and says so.
     pub(super) fn unreadable(&mut self, why: &str) {
         let message = format!("{why}; nothing is decided until it can be read");
@@ -136,6 +145,7 @@ impl<'f> Pass<'f> {
             };
         }
         self.again_all();
+        self.look_again();
         self.sum_up(phase, MachineReason::Unreadable, message);
     }
 
