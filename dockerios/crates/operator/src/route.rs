@@ -72,6 +72,21 @@ impl Passes<'_> {
                 let images = self.world.images.every_place();
                 self.add(Kind::MacOSImage, images);
             }
+            // an identity is held by a machine that may be gone now
+            Index::Uid if source == Source::Machines => {
+                self.add(
+                    Kind::MachineIdentity,
+                    self.world.identities.places(Index::Holder, value),
+                );
+            }
+            // a pool counts the machines that wait for its identities
+            Index::Class if source == Source::Machines => {
+                if let Some(class) = self.world.classes.get("", value).present()
+                    && let Some(own) = &class.spec.identity.per_machine
+                {
+                    self.ids.push(Id::new(Kind::IdentityPool, "", own.pool_name.0.clone()));
+                }
+            }
             Index::Uid | Index::ClaimName | Index::Class | Index::FirmwareUuid | Index::Node | Index::Owner => {}
         }
     }
@@ -87,7 +102,12 @@ impl Passes<'_> {
                 self.add(Kind::MacOSMachine, world.machines.every_place());
                 self.add(Kind::MacOSMachineClaim, world.claims.every_place());
             }
-            Source::KubeVirts | Source::Plugins | Source::StorageProfiles | Source::BuilderPods | Source::Jobs => {
+            Source::KubeVirts
+            | Source::CdiConfigs
+            | Source::Plugins
+            | Source::StorageProfiles
+            | Source::BuilderPods
+            | Source::Jobs => {
                 self.add(Kind::PlatformConfig, world.platforms.every_place());
             }
             Source::StorageClasses => {

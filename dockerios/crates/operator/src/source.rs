@@ -28,12 +28,13 @@ pub enum Source {
     StorageProfiles,
     StorageCapacities,
     KubeVirts,
+    CdiConfigs,
     Plugins,
 }
 
 impl Source {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::PlatformConfigs,
         Self::Images,
         Self::IdentityPools,
@@ -56,6 +57,7 @@ impl Source {
         Self::StorageProfiles,
         Self::StorageCapacities,
         Self::KubeVirts,
+        Self::CdiConfigs,
         Self::Plugins,
     ];
 
@@ -101,6 +103,7 @@ impl Source {
                 "/apis/storage.k8s.io/v1/csistoragecapacities".into(),
             ),
             Self::KubeVirts => ("KubeVirt", "/apis/kubevirt.io/v1/kubevirts".into()),
+            Self::CdiConfigs => ("CDIConfig", "/apis/cdi.kubevirt.io/v1beta1/cdiconfigs".into()),
             Self::Plugins => ("Plugin", "/apis/plugin.kubevirt.io/v1alpha1/plugins".into()),
         }
     }
@@ -120,7 +123,7 @@ impl Source {
 
     /// Kinds that a cluster may well lack: their absence is an empty list, not a riddle.
     pub fn optional(self) -> bool {
-        matches!(self, Self::Snapshots | Self::Plugins)
+        matches!(self, Self::Snapshots | Self::Plugins | Self::CdiConfigs)
     }
 
     /// The source in which a written object of that kind will be seen, if it is watched at all.

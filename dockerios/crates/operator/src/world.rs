@@ -129,6 +129,8 @@ shelves! {
     capacities: CSIStorageCapacity = StorageCapacities,
     /// KubeVirt's own objects.
     kubevirts: KubeVirt = KubeVirts,
+    /// CDI's configuration.
+    cdi_configs: DynamicObject = CdiConfigs,
     /// KubeVirt plugins.
     plugins: Plugin = Plugins,
 }

@@ -21,12 +21,29 @@ pub fn gather(world: &World, id: &Id) -> Option<Facts> {
         platform,
         kubevirts: world.kubevirts.all(),
         plugins: world.plugins.all(),
-        // CDIConfig is not among what the operator watches
-        cdi_gates: Seen::Unknown("the operator does not watch CDIConfig".to_owned()),
+        cdi_gates: cdi_gates(world),
         identity_pools: world.identity_pools.all().map(|pools| !pools.is_empty()),
         jobs,
         pods,
         platform_namespace: world.platform_namespace.clone(),
         refusal: world.refusal(id),
+    })
+}
+
+/// Name of CDI's one CDIConfig.
+const CDI_CONFIG: &str = "config";
+
+/// `CDIConfig.spec.featureGates`.
+fn cdi_gates(world: &World) -> Seen<Vec<String>> {
+    world.cdi_configs.get("", CDI_CONFIG).map(|config| {
+        let gates = config
+            .data
+            .pointer("/spec/featureGates")
+            .and_then(serde_json::Value::as_array);
+        gates
+            .into_iter()
+            .flatten()
+            .filter_map(|gate| gate.as_str().map(str::to_owned))
+            .collect()
     })
 }
