@@ -236,6 +236,18 @@ impl Fleet {
             .collect()
     }
 
+    /// Removes the logs, unless somebody will want to read them. Statics are not dropped, so `main` says it.
+    pub fn tidy(&self, well: bool) {
+        if well {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        } else {
+            eprintln!(
+                "logs of the operators and the API server's audit log: {}",
+                self.dir.display()
+            );
+        }
+    }
+
     /// The SMC's key, which may stand in no log, event or status.
     ///
     /// # Errors
@@ -247,14 +259,6 @@ impl Fleet {
             .and_then(|mut data| data.remove("osk"))
             .context("the Secret smc has no key osk")?;
         Ok(String::from_utf8(osk.0)?)
-    }
-}
-
-impl Drop for Fleet {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            let _ = std::fs::remove_dir_all(&self.dir);
-        }
     }
 }
 

@@ -1,0 +1,133 @@
+//! What CDI and KubeVirt let in.
+
+use anyhow::{Context as _, Result, ensure};
+use dockerios_acceptance::{make, see};
+use dockerios_api::machine::macos_machine::MachinePhase;
+use dockerios_api::{MacOSImage, MacOSMachine, MacOSMachineClass, names};
+use dockerios_kubevirt::{DataVolume, VirtualMachine};
+use dockerios_testkit::{apply_yaml, expect};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::api::{ApiResource, DynamicObject};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use serde_json::json;
+
+use crate::fleet;
+
+pub(crate) async fn a_clone_without_the_right_waits_says_which_and_goes_on_when_it_is_granted() -> Result<()> {
+    let fleet = fleet().await?;
+    let scratch = fleet.namespace("golden").await?;
+    let (ns, client) = (scratch.name(), &fleet.client);
+    // a disk in a tenant's namespace, such as a retained one
+    let disk = json!({
+        "metadata": {"name": "mine"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "volumeMode": "Block", "storageClassName": make::STORAGE,
+            "resources": {"requests": {"storage": "20Gi"}},
+        },
+    });
+    let _: PersistentVolumeClaim = make::within(client, ns, disk).await?;
+    let claims = fleet.api::<PersistentVolumeClaim>(ns);
+    see::until(&claims, "mine", "Bound", |claim| {
+        claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
+    })
+    .await?;
+    let image = make::with(
+        make::image("from-tenant", make::STORAGE),
+        "source",
+        json!({"pvc": {"namespace": ns, "name": "mine"}}),
+    );
+    let _: MacOSImage = make::cluster(client, image).await?;
+    let images = fleet.all::<MacOSImage>();
+    let denied = see::reason(&images, "from-tenant", "Ready", "CloneNotPermitted").await?;
+    let message = see::condition_of(&denied, "Ready").unwrap_or_default()["message"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    for word in ["datavolumes/source", ns, "Role"] {
+        ensure!(message.contains(word), "the message lacks {word:?}: {message}");
+    }
+    // no storm of attempts meanwhile
+    let attempts = fleet.requests()?.into_iter().filter(|request| {
+        request.verb == "create" && request.resource == "datavolumes" && request.code == 403
+            || request.verb == "create"
+                && request.resource == "datavolumes"
+                && request.line.contains("from-tenant")
+                && request.code >= 400
+    });
+    let attempts = attempts.count();
+    ensure!(attempts <= 15, "{attempts} attempts");
+    let grant = format!(
+        "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {{name: clone, namespace: {ns}}}\nrules:\n\
+         - {{apiGroups: [cdi.kubevirt.io], resources: [datavolumes/source], verbs: [create]}}\n---\n\
+         apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {{name: clone, namespace: {ns}}}\n\
+         roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: clone}}\n\
+         subjects: [{{kind: ServiceAccount, name: dockerios-operator, namespace: dockerios-system}}]\n"
+    );
+    apply_yaml(client, &grant).await?;
+    see::condition(&images, "from-tenant", "Ready", "True").await?;
+    Ok(())
+}
+
+pub(crate) async fn what_the_operator_writes_is_accepted_by_kubevirts_and_cdis_schemas_with_strict_validation()
+-> Result<()> {
+    let fleet = fleet().await?;
+    let scratch = fleet.namespace("strict").await?;
+    let (ns, client) = (scratch.name(), &fleet.client);
+    let _: MacOSMachineClass = make::cluster(client, make::class("strict")).await?;
+    let sata = make::with(make::class("strict-sata"), "systemDisk/bus", json!("sata"));
+    let _: MacOSMachineClass = make::cluster(client, sata).await?;
+    let old = make::with(make::class("strict-nic"), "network/model", json!("e1000-82545em"));
+    let _: MacOSMachineClass = make::cluster(client, old).await?;
+    for class in ["strict", "strict-sata", "strict-nic"] {
+        let machine: MacOSMachine = make::within(client, ns, make::machine(class, class)).await?;
+        see::machine(&fleet.api(ns), class, MachinePhase::Ready).await?;
+        let uid = machine.uid().context("uid")?;
+        again::<VirtualMachine>(client, ns, &names::of_machine(class, &uid, "vm")).await?;
+        again::<DataVolume>(client, ns, &names::of_machine(class, &uid, "system")).await?;
+    }
+    again::<DataVolume>(client, "dockerios-system", &imported(client).await?).await?;
+    eprintln!("strictly validated against {}", fleet.definitions);
+    Ok(())
+}
+
+/// The DataVolume of the golden image.
+async fn imported(client: &Client) -> Result<String> {
+    let volumes: Api<DataVolume> = Api::namespaced(client.clone(), "dockerios-system");
+    let all = volumes.list(&Default::default()).await?;
+    let found = all
+        .iter()
+        .find(|v| v.labels().get(names::IMAGE).map(String::as_str) == Some(make::IMAGE));
+    Ok(found.context("the golden image has a DataVolume")?.name_any())
+}
+
+/// What the operator itself sent, by its own managed fields, is sent once more as a dry run that takes no unknown
+/// field; and the same with one unknown field is refused.
+async fn again<K: Resource<DynamicType = ()>>(client: &Client, ns: &str, name: &str) -> Result<()> {
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), ns, &ApiResource::erase::<K>(&()));
+    let stored = api.get(name).await?;
+    let mut wanted = DynamicObject {
+        data: json!({"spec": stored.data["spec"]}),
+        ..stored.clone()
+    };
+    wanted.metadata = kube::core::ObjectMeta {
+        name: Some(format!("{name}-x")),
+        labels: stored.metadata.labels.clone(),
+        annotations: stored.metadata.annotations.clone(),
+        ..Default::default()
+    };
+    // an admin may not make what carries an identity or a machine
+    wanted.metadata.labels = None;
+    if let Some(template) = wanted.data.pointer_mut("/spec/template/metadata") {
+        template["labels"] = json!({});
+    }
+    let strict = async |object: &DynamicObject| {
+        let url = format!("{}?dryRun=All&fieldValidation=Strict", api.resource_url());
+        let request = http::Request::post(url).header(http::header::CONTENT_TYPE, "application/json");
+        let request = request.body(serde_json::to_vec(object)?)?;
+        anyhow::Ok(client.request::<DynamicObject>(request).await)
+    };
+    expect::accepted(strict(&wanted).await?)?;
+    wanted.data["spec"]["inventedField"] = json!(1);
+    expect::refused(strict(&wanted).await?, 400, &["unknown field \"spec.inventedField\""])?;
+    Ok(())
+}
