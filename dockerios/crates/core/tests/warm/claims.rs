@@ -141,7 +141,7 @@ fn a_claim_on_a_class_takes_from_any_pool_of_it_and_else_has_a_machine_made_once
     assert!(matches!(world.run_claim("first").steps.as_slice(), [Step::Replace(_)]));
     let plan = world.decide_claim("second", &world.view);
     let uid = world.find_claim("second").uid();
-    assert_eq!(made(&plan), [uid.clone()]);
+    assert_eq!(made(&plan), [uid]);
     world.run_claim("second");
     world.run_claim("second");
     assert_eq!(world.machines_of(&world.find_claim("second")).len(), 1);

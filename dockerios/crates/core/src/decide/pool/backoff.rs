@@ -22,8 +22,6 @@ pub(super) enum Pace {
     Free,
     /// Machines fail: one at a time is tried, not before that moment.
     Careful {
-        /// When the last failed.
-        since: Timestamp,
         /// When the next may be made.
         next: Timestamp,
         /// Whether that moment has come.
@@ -48,11 +46,7 @@ impl Pace {
         let between = times.next().map(|before| last.duration_since(before));
         let pause = between.and_then(|between| between.checked_mul(2)).unwrap_or(SHORTEST);
         let next = last.checked_add(pause.clamp(SHORTEST, LONGEST)).unwrap_or(last);
-        Self::Careful {
-            since: last,
-            next,
-            now: now >= next,
-        }
+        Self::Careful { next, now: now >= next }
     }
 
     /// Machines that may be made in this pass.

@@ -130,12 +130,11 @@ impl<'a> Census<'a> {
         if surplus > 0 {
             return Vec::new();
         }
-        let (ready, cold): (Vec<_>, Vec<_>) = self.outdated.iter().copied().partition(|machine| is_ready(machine));
+        let (mut ready, cold): (Vec<_>, Vec<_>) = self.outdated.iter().copied().partition(|machine| is_ready(machine));
         let target = self.target(pool);
         let warm = self.free.iter().filter(|machine| is_ready(machine)).count();
         let most = (target / 3).max(1);
         let more = most.saturating_sub(target.saturating_sub(warm));
-        let mut ready = ready;
         ready.sort_by_cached_key(|machine| (born(*machine), machine.uid()));
         cold.into_iter().chain(ready.into_iter().take(more)).collect()
     }
