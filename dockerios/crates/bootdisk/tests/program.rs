@@ -46,6 +46,25 @@ fn it_writes_the_image_and_prints_its_sha256_alone() {
 }
 
 #[test]
+fn a_report_that_was_asked_for_says_what_was_printed_and_one_that_cannot_be_written_is_refused() {
+    let world = World::new();
+    let report = world.order.output.with_file_name("report");
+    let output = run(&world, |command| {
+        command.arg("--report").arg(&report);
+    });
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(fs::read(&report).expect("a report"), output.stdout);
+    let output = run(&world, |command| {
+        command
+            .arg("--report")
+            .arg(world.order.output.with_file_name("missing").join("report"));
+    });
+    assert!(!output.status.success() && output.stdout.is_empty());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("name a file that can be written"), "{said}");
+}
+
+#[test]
 fn the_manifest_that_it_prints_is_the_one_that_it_takes() {
     let world = World::new();
     let printed = Command::new(env!("CARGO_BIN_EXE_dockerios-bootdisk"))
