@@ -337,6 +337,8 @@ impl World {
                     json!({"metadata": {"name": name, "labels": {"machine.dockerios.io/uid": UID}}}),
                 );
             }
+            #[allow(unreachable_patterns)]
+            other => panic!("no pass over a machine plans this: {other:?}"),
         }
     }
 
@@ -513,6 +515,8 @@ fn word(step: &Step) -> &'static str {
         Step::Delete(_) | Step::DeleteLabelled { .. } => "delete",
         Step::CancelEvacuation { .. } => "cancel",
         Step::KeepScreen { .. } => "keep",
+        #[allow(unreachable_patterns)]
+        _ => "other",
     }
 }
 
