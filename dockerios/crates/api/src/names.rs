@@ -29,6 +29,11 @@ pub const CLAIMED: &str = "machine.dockerios.io/claimed";
 pub const TEMPLATE_HASH: &str = "machine.dockerios.io/template-hash";
 /// Label of a machine made for a claim: the claim's uid.
 pub const CLAIM_UID: &str = "machine.dockerios.io/claim-uid";
+/// Label of a system disk whose class retains it, `Retain`: should the machine go without its teardown, and its class
+/// too, the disk still says so.
+pub const RECLAIM: &str = "machine.dockerios.io/reclaim-policy";
+/// Value of [`RECLAIM`].
+pub const RETAIN: &str = "Retain";
 /// Label of a DataVolume and PVC of a machine that is gone: kept by the class's reclaimPolicy.
 pub const RETAINED: &str = "machine.dockerios.io/retained";
 /// Label of a DataVolume, PVC or snapshot: name of the MacOSImage it was imported for.

@@ -133,6 +133,15 @@ pub enum Guard {
         /// Name of the MachineIdentity.
         identity: String,
     },
+    /// The machine that an object is labelled for is gone: none of that name has that uid.
+    MachineGone {
+        /// The machine's namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Its uid.
+        uid: String,
+    },
     /// No object of the machine is left: no VirtualMachine, VMI, launcher pod; unless retained, no DataVolume or PVC.
     NothingLeftOf {
         /// The machine's namespace.
@@ -144,9 +153,24 @@ pub enum Guard {
     },
 }
 
+impl Guard {
+    /// The object that the proof is about.
+    pub fn id(&self) -> Id {
+        match self {
+            Self::IdentityUnused { identity, .. } | Self::IdentityUnique { identity } => {
+                Id::new(Kind::MachineIdentity, "", identity)
+            }
+            Self::MachineGone { namespace, name, .. } => Id::new(Kind::MacOSMachine, namespace, name),
+            Self::NothingLeftOf { namespace, uid, .. } => Id::new(Kind::MacOSMachine, namespace, uid),
+        }
+    }
+}
+
 /// One write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
+    /// Makes a proof; what follows is done only if it holds.
+    Prove(Guard),
     /// POST; never applied onto an existing object. If one has the name already: done when it carries the same
     /// `machine.dockerios.io/uid` label (or, for objects without that label, has the same controller owner or the very
     /// same labels), refused with NameTaken otherwise.
@@ -205,6 +229,7 @@ impl Step {
             | Self::ReplaceStatus(object, _)
             | Self::CreateHookConfig(object)
             | Self::CreateGuestConfig(object) => object.id(),
+            Self::Prove(guard) => guard.id(),
             Self::Merge(target, _)
             | Self::AddFinalizer(target, _)
             | Self::RemoveFinalizer(target, ..)

@@ -100,6 +100,12 @@ impl Hands {
 
     async fn step(&self, step: &Step, osk: Option<&SecretKey>) -> Result<Option<Value>, Stop> {
         let written = match step {
+            Step::Prove(guard) => {
+                return match prove(&self.api, guard).await {
+                    Ok(()) => Ok(None),
+                    Err(error) => Err(unproven(&guard.id(), error)),
+                };
+            }
             Step::Create(object) => return self.create(object, object.body.clone()).await,
             Step::CreateHookConfig(object) => {
                 let body = self.with_osk(object, osk).await?;

@@ -101,7 +101,11 @@ impl Feed {
             let mut params = ListParams::default().limit(PAGE);
             params.label_selector = self.source.labels();
             params.continue_token = more;
-            let request = self.request.list(&params).map_err(kube::Error::BuildRequest)?;
+            let request = match self.source.metadata_only() {
+                true => self.request.list_metadata(&params),
+                false => self.request.list(&params),
+            };
+            let request = request.map_err(kube::Error::BuildRequest)?;
             let page: Page = match self.client.request(request).await {
                 // a cluster without that kind has none of its objects
                 Err(kube::Error::Api(status)) if status.code == 404 && self.source.optional() => {

@@ -34,6 +34,17 @@ pub async fn prove(api: &Api, guard: &Guard) -> Result<(), Unproven> {
             Ok(())
         }
         Guard::IdentityUnique { identity } => unique(api, identity).await,
+        Guard::MachineGone { namespace, name, uid } => {
+            let id = Id::new(Kind::MacOSMachine, namespace, name);
+            let there = if name.is_empty() { None } else { api.get(&id).await? };
+            match there {
+                Some(machine) if machine["metadata"]["uid"] == uid.as_str() => {
+                    Err(Unproven::Found(format!("{id} is still there")))
+                }
+                _ if name.is_empty() => Err(Unproven::Found(format!("nobody knows the name of machine {uid}"))),
+                _ => Ok(()),
+            }
+        }
         Guard::NothingLeftOf {
             namespace,
             uid,

@@ -58,6 +58,9 @@ fn plan(world: &World, id: &Id, now: Timestamp) -> Option<Plan> {
         Kind::MacOSMachine => decide::machine::decide(&gather::machine::gather(world, id)?, now),
         Kind::MacOSMachinePool => decide::pool::decide(&gather::pool::gather(world, id)?, now),
         Kind::MacOSMachineClaim => decide::claim::decide(&gather::claim::gather(world, id)?, now),
+        Kind::VirtualMachine | Kind::DataVolume | Kind::ConfigMap => {
+            decide::orphan::decide(&gather::orphan::gather(world, id)?)
+        }
         _ => return None,
     })
 }
@@ -73,6 +76,15 @@ struct Standing {
 /// Of an object that is there and readable.
 fn standing(world: &World, id: &Id) -> Option<Standing> {
     macro_rules! of {
+        ($shelf:ident without status) => {{
+            let seen = world.$shelf.get(&id.namespace, &id.name);
+            let meta = &seen.present()?.metadata;
+            Standing {
+                uid: meta.uid.clone()?,
+                version: meta.resource_version.clone()?,
+                status: None,
+            }
+        }};
         ($shelf:ident) => {{
             let seen = world.$shelf.get(&id.namespace, &id.name);
             let object = seen.present()?;
@@ -96,6 +108,9 @@ fn standing(world: &World, id: &Id) -> Option<Standing> {
             }
             standing
         }
+        Kind::VirtualMachine => of!(vms without status),
+        Kind::DataVolume => of!(data_volumes without status),
+        Kind::ConfigMap => of!(hook_configs without status),
         Kind::MacOSMachinePool => of!(pools),
         Kind::MacOSMachineClaim => of!(claims),
         _ => return None,

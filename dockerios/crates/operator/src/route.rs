@@ -35,6 +35,10 @@ pub const fn own_pass(source: Source) -> Option<Kind> {
         Source::Machines => Kind::MacOSMachine,
         Source::MachinePools => Kind::MacOSMachinePool,
         Source::Claims => Kind::MacOSMachineClaim,
+        // of machines that are gone without their teardown
+        Source::VirtualMachines => Kind::VirtualMachine,
+        Source::DataVolumes => Kind::DataVolume,
+        Source::HookConfigs => Kind::ConfigMap,
         _ => return None,
     })
 }
@@ -87,6 +91,7 @@ impl Passes<'_> {
                     self.ids.push(Id::new(Kind::IdentityPool, "", own.pool_name.0.clone()));
                 }
             }
+            Index::Uid if source == Source::Machines => self.machine_of_uid(value, namespace),
             Index::Uid | Index::ClaimName | Index::Class | Index::FirmwareUuid | Index::Node | Index::Owner => {}
         }
     }
@@ -179,13 +184,25 @@ impl Passes<'_> {
 
     fn machine_of_uid(&mut self, uid: &str, namespace: &str) {
         let places = self.world.machines.places(Index::Uid, uid);
-        let places = places
+        let places: Vec<Place> = places
             .into_iter()
             .filter(|(space, _)| namespace.is_empty() || space == namespace)
             .collect();
+        let gone = places.is_empty();
         self.add(Kind::MacOSMachine, places);
+        if gone {
+            self.left_by(uid);
+        }
         // an identity may hold a machine that is gone
         self.add(Kind::MachineIdentity, self.world.identities.places(Index::Holder, uid));
+    }
+
+    /// What carries the uid of a machine that is gone.
+    fn left_by(&mut self, uid: &str) {
+        let world = self.world;
+        self.add(Kind::VirtualMachine, world.vms.places(Index::MachineUid, uid));
+        self.add(Kind::DataVolume, world.data_volumes.places(Index::MachineUid, uid));
+        self.add(Kind::ConfigMap, world.hook_configs.places(Index::MachineUid, uid));
     }
 
     fn pool_of_uid(&mut self, uid: &str, namespace: &str) {

@@ -21,6 +21,7 @@ pub enum Source {
     Snapshots,
     LauncherPods,
     BuilderPods,
+    HookConfigs,
     Jobs,
     Nodes,
     Namespaces,
@@ -34,7 +35,7 @@ pub enum Source {
 
 impl Source {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::PlatformConfigs,
         Self::Images,
         Self::IdentityPools,
@@ -50,6 +51,7 @@ impl Source {
         Self::Snapshots,
         Self::LauncherPods,
         Self::BuilderPods,
+        Self::HookConfigs,
         Self::Jobs,
         Self::Nodes,
         Self::Namespaces,
@@ -93,6 +95,7 @@ impl Source {
             Self::Snapshots => within(Kind::VolumeSnapshot),
             Self::LauncherPods => cluster(Kind::Pod),
             Self::BuilderPods => within(Kind::Pod),
+            Self::HookConfigs => cluster(Kind::ConfigMap),
             Self::Jobs => within(Kind::Job),
             Self::Nodes => ("Node", "/api/v1/nodes".into()),
             Self::Namespaces => ("Namespace", "/api/v1/namespaces".into()),
@@ -116,9 +119,15 @@ impl Source {
                 dockerios_kubevirt::names::APP_LABEL,
                 dockerios_kubevirt::names::LAUNCHER
             )),
+            Self::HookConfigs => Some(dockerios_api::names::MACHINE_UID.to_owned()),
             Self::BuilderPods | Self::Jobs => Some(format!("{MANAGED_BY}={MANAGER}")),
             _ => None,
         }
+    }
+
+    /// Only metadata is asked for: what is in them (the SMC's key) is nobody's business.
+    pub fn metadata_only(self) -> bool {
+        matches!(self, Self::HookConfigs)
     }
 
     /// Kinds that a cluster may well lack: their absence is an empty list, not a riddle.

@@ -13,7 +13,7 @@ use k8s_openapi::api::{
     core::v1::{Namespace, Node, PersistentVolumeClaim, Pod},
     storage::v1::{CSIStorageCapacity, StorageClass},
 };
-use kube::core::DynamicObject;
+use kube::core::{DynamicObject, PartialObjectMeta};
 use serde_json::Value;
 
 use crate::{
@@ -115,6 +115,8 @@ shelves! {
     pods: Pod = LauncherPods,
     /// Pods of bootdisk builders and launcher probes, in the platform namespace.
     builders: Pod = BuilderPods,
+    /// ConfigMaps of machines, without what is in them.
+    hook_configs: PartialObjectMeta = HookConfigs,
     /// Jobs of the platform namespace.
     jobs: Job = Jobs,
     /// Nodes.
@@ -151,6 +153,9 @@ impl World {
             (Source::Classes, self.classes.every_place()),
             (Source::Machines, self.machines.every_place()),
             (Source::MachinePools, self.pools.every_place()),
+            (Source::VirtualMachines, self.vms.every_place()),
+            (Source::DataVolumes, self.data_volumes.every_place()),
+            (Source::HookConfigs, self.hook_configs.every_place()),
             (Source::Claims, self.claims.every_place()),
         ]
     }

@@ -6,5 +6,6 @@ pub mod identity;
 pub mod identity_pool;
 pub mod image;
 pub mod machine;
+pub mod orphan;
 pub mod platform;
 pub mod pool;

@@ -5,7 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use dockerios_api::{MachineIdentity, Size, image::macos_image::PublishedKind, machine::class::IdentityKind};
+use dockerios_api::{
+    MachineIdentity, Size,
+    image::macos_image::PublishedKind,
+    machine::class::{DiskReclaimPolicy, IdentityKind},
+    names::{RECLAIM, RETAIN},
+};
 use dockerios_kubevirt::{
     DataVolume,
     datavolume::{DataVolumeSpec, Origin, Source, Storage, StorageResources},
@@ -68,14 +73,18 @@ fn system(input: &Input) -> Rendered<Object> {
             ..Source::default()
         },
     };
-    clone(
+    let mut object = clone(
         input,
         system_disk_name(input.machine),
         false,
         source,
         &disk.storage_class_name,
         &disk.size.0,
-    )
+    )?;
+    if disk.reclaim_policy == DiskReclaimPolicy::Retain {
+        object.body["metadata"]["labels"][RECLAIM] = RETAIN.into();
+    }
+    Ok(object)
 }
 
 fn boot(input: &Input, identity: &MachineIdentity) -> Rendered<Object> {
