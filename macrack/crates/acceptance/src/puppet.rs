@@ -17,10 +17,11 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt,
     api::{Patch, PatchParams},
     runtime::{WatchStreamExt, watcher},
 };
+use macrack_agent::status::write_own;
 use macrack_api::{
     MacNode, names,
     rack::node::{Order, VmState},
@@ -219,16 +220,10 @@ async fn report(shared: &Shared, node: &MacNode) -> Result<()> {
     if same {
         return Ok(());
     }
-    let body = json!({
-        "apiVersion": "rack.macrack.io/v1alpha1", "kind": "MacNode", "metadata": { "name": shared.name() },
-        "status": { "agent": agent },
-    });
     let nodes: Api<MacNode> = Api::all(shared.client.clone());
-    nodes
-        .patch_status(&shared.name(), &PatchParams::apply(names::AGENT_MANAGER).force(), &Patch::Apply(body))
-        .await
-        .context("reporting")?;
-    Ok(())
+    let part = [("agent".to_owned(), agent)].into_iter().collect();
+    let uid = node.uid().unwrap_or_default();
+    write_own(&nodes, &shared.name(), &uid, &part).await.context("reporting")
 }
 
 /// Equal but for keys that one of them leaves out because they are empty.

@@ -35,5 +35,6 @@ pub mod report;
 pub mod run;
 pub mod slots;
 pub mod state_dir;
+pub mod status;
 pub mod vms;
 pub mod writer;

@@ -12,13 +12,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use macrack_api::Quantity;
-use macrack_api::names::{AGENT_MANAGER, MACOS_VM, VMS_PER_MAC};
+use macrack_api::names::{MACOS_VM, VMS_PER_MAC};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::backoff::Backoff;
 use crate::gather::{Seen, words};
 use crate::host::HostFacts;
+use crate::status::tell_node;
 
 /// Between renewals of the Lease: a quarter of its duration, as kubelets do.
 const RENEW: Duration = Duration::from_secs(10);
@@ -49,7 +50,8 @@ pub fn patch(node: &Node, facts: &NodeFacts, now: Timestamp) -> Option<Value> {
     (!current).then(|| {
         json!({
             "apiVersion": "v1", "kind": "Node",
-            "metadata": { "name": node.metadata.name },
+            // the transition times are this Node's own
+            "metadata": { "name": node.metadata.name, "uid": node.metadata.uid },
             "status": desired,
         })
     })
@@ -145,15 +147,13 @@ pub async fn keep_status(
     mut facts: watch::Receiver<NodeFacts>,
 ) {
     let nodes: Api<Node> = Api::all(client);
-    let params = PatchParams::apply(AGENT_MANAGER).force();
     let mut backoff = Backoff::for_api();
     loop {
         let node = seen.borrow_and_update().present().cloned();
         let wanted = facts.borrow_and_update().clone();
         let patch = node.and_then(|node| patch(&node, &wanted, Timestamp::now()));
         if let Some(patch) = patch {
-            let patch = Patch::Apply(patch);
-            let written = nodes.patch_status(&name, &params, &patch);
+            let written = tell_node(&nodes, &name, &patch);
             match tokio::time::timeout(PATIENCE, written).await {
                 Ok(Ok(_)) => backoff.reset(),
                 Ok(Err(error)) => {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     fn bare() -> Node {
-        serde_json::from_value(json!({ "metadata": { "name": "macrack-zzserial01" } })).unwrap()
+        serde_json::from_value(json!({ "metadata": { "name": "macrack-zzserial01", "uid": "u-1" } })).unwrap()
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
             assert_eq!(patch["status"][list][MACOS_VM], "2", "{list}");
             assert_eq!(patch["status"][list]["memory"], "64Gi");
         }
-        assert_eq!(patch["metadata"], json!({ "name": "macrack-zzserial01" }));
+        assert_eq!(patch["metadata"], json!({ "name": "macrack-zzserial01", "uid": "u-1" }));
         assert!(patch.get("spec").is_none());
     }
 

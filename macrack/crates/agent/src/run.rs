@@ -5,12 +5,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use jiff::SignedDuration;
-use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use macrack_api::MacNode;
-use macrack_api::names::AGENT_MANAGER;
 use macrack_wire::layout::read_json;
-use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -27,6 +24,7 @@ use crate::node::{self, NodeFacts};
 use crate::quota::Quota;
 use crate::report::agent::AgentReport;
 use crate::state_dir::StateDir;
+use crate::status::tell_mac_node;
 use crate::vms::Surroundings;
 use crate::writer::keep_written;
 
@@ -152,15 +150,9 @@ fn none() -> Wishes {
 
 async fn write_report(client: Client, name: String, reported: watch::Receiver<Option<AgentReport>>) {
     let api: Api<MacNode> = Api::all(client);
-    let params = PatchParams::apply(AGENT_MANAGER).force();
     keep_written(format!("status.agent of MacNode {name}"), reported, |report: AgentReport| {
-        let body = json!({
-            "apiVersion": "rack.macrack.io/v1alpha1", "kind": "MacNode",
-            "metadata": { "name": name, "uid": report.mac_node },
-            "status": { "agent": report.status },
-        });
-        let (api, name, params) = (api.clone(), name.clone(), params.clone());
-        async move { api.patch_status(&name, &params, &Patch::Apply(body)).await.map(drop) }
+        let (api, name) = (api.clone(), name.clone());
+        async move { tell_mac_node(&api, &name, &report).await }
     })
     .await;
 }

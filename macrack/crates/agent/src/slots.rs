@@ -4,12 +4,10 @@
 //! for and change nothing about the VM.
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
 use macrack_api::MacOSInstance;
-use macrack_api::names::{self, AGENT_MANAGER};
+use macrack_api::names;
 use macrack_api::rack::node::Slot;
-use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -17,7 +15,8 @@ use crate::bell::Bell;
 use crate::gather::{Seen, follow};
 use crate::orders::Placeholder;
 use crate::report::instance::InstanceReport;
-use crate::report::pod::{PodAct, PodReport};
+use crate::report::pod::PodReport;
+use crate::status::{tell_instance, tell_pod};
 use crate::writer::keep_written;
 
 /// The watches and writers of one slot; dropping it ends them.
@@ -97,16 +96,10 @@ pub fn placeholder(slot: &Slot, pod: &Seen<Pod>, node: &str) -> Placeholder {
 
 async fn write_instance(api: Api<MacOSInstance>, slot: Slot, wanted: watch::Receiver<Option<InstanceReport>>) {
     let what = format!("status of MacOSInstance {}/{}", slot.namespace, slot.name);
-    let params = PatchParams::apply(AGENT_MANAGER).force();
     keep_written(what, wanted, |report: InstanceReport| {
-        let body = json!({
-            "apiVersion": "instance.macrack.io/v1alpha1", "kind": "MacOSInstance",
-            // a later instance of the same name is another one
-            "metadata": { "name": slot.name, "uid": slot.uid },
-            "status": report,
-        });
-        let (api, name, params) = (api.clone(), slot.name.clone(), params.clone());
-        async move { api.patch_status(&name, &params, &Patch::Apply(body)).await.map(drop) }
+        let (api, slot) = (api.clone(), slot.clone());
+        // a later instance of the same name is another one
+        async move { tell_instance(&api, &slot.name, &slot.uid, &report).await }
     })
     .await;
 }
@@ -115,19 +108,7 @@ async fn write_pod(api: Api<Pod>, name: String, wanted: watch::Receiver<Option<P
     let what = format!("pod {name}");
     keep_written(what, wanted, |report: PodReport| {
         let (api, name) = (api.clone(), name.clone());
-        async move {
-            match report.act {
-                PodAct::Tell(status) => {
-                    let body = json!({ "metadata": { "uid": report.uid }, "status": status });
-                    api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(body)).await.map(drop)
-                }
-                PodAct::Finish => {
-                    let only_this = Preconditions { uid: Some(report.uid), resource_version: None };
-                    let params = DeleteParams::default().grace_period(0).preconditions(only_this);
-                    api.delete(&name, &params).await.map(drop)
-                }
-            }
-        }
+        async move { tell_pod(&api, &name, report).await }
     })
     .await;
 }
@@ -137,6 +118,7 @@ mod tests {
     use std::sync::Arc;
 
     use macrack_api::rack::node::Order;
+    use serde_json::json;
 
     use super::*;
 

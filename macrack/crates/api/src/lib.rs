@@ -19,6 +19,7 @@ pub mod duration;
 pub mod image;
 pub mod instance;
 pub mod names;
+pub mod own_status;
 pub mod quantity;
 pub mod rack;
 mod schema;

@@ -34,9 +34,9 @@ pub const FINALIZER_INSTANCE: &str = "instance.macrack.io/vm";
 /// On a placeholder pod: the slot is held until the VM is wiped.
 pub const FINALIZER_POD: &str = "macrack.io/slot";
 
-/// Field manager of the operator's server-side applies.
+/// Field manager of what the operator writes.
 pub const MANAGER: &str = "macrack-operator";
-/// Field manager of an agent's server-side applies.
+/// Field manager of what an agent writes.
 pub const AGENT_MANAGER: &str = "macrack-agent";
 
 /// Namespace of the operator.

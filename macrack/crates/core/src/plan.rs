@@ -9,7 +9,8 @@ use serde_json::Value;
 pub struct Plan {
     /// Carried out in order; the first that fails ends the pass, and the next pass starts from facts again.
     pub steps: Vec<Step>,
-    /// The whole of the operator's part of the status, written last; `None` leaves it.
+    /// The whole of the operator's part of the status, written last and onto no other object than the one that was
+    /// decided on; `None` leaves it.
     pub status: Option<Value>,
     /// Look again at this moment even if nothing changes.
     pub wake: Option<Timestamp>,
@@ -86,7 +87,8 @@ pub enum Kind {
     ClusterRoleBinding,
 }
 
-/// One write. Contested ones carry what they were decided on, so that a stale decision fails instead of winning.
+/// One write. Contested ones carry what they were decided on, so that a stale decision fails instead of winning; those
+/// to the status of a MacNode its uid first of all, for one made again under the name holds other slots.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Adds our finalizer; only on an object that is not being deleted, at the resourceVersion seen.
@@ -97,13 +99,13 @@ pub enum Step {
     /// Writes leaseRef where it is empty. The schema's write-once rule decides who wins.
     Bind { mac_node: String, mac_node_uid: String, lease_ref: LeaseRef },
     /// Raises the floor of this lease.
-    RaiseFloor { mac_node: String, lease_uid: String, to: Timestamp },
+    RaiseFloor { mac_node: String, mac_node_uid: String, lease_uid: String, to: Timestamp },
     /// Changes the slots from what was seen.
-    SetSlots { mac_node: String, lease_uid: Option<String>, from: Vec<Slot>, to: Vec<Slot> },
+    SetSlots { mac_node: String, mac_node_uid: String, lease_uid: Option<String>, from: Vec<Slot>, to: Vec<Slot> },
     /// Marks the release as begun.
-    MarkReleasing { mac_node: String, lease_uid: String },
+    MarkReleasing { mac_node: String, mac_node_uid: String, lease_uid: String },
     /// Clears leaseRef. The schema refuses it while anything is left.
-    ClearLease { mac_node: String, lease_uid: String },
+    ClearLease { mac_node: String, mac_node_uid: String, lease_uid: String },
     /// Makes an object that does not exist; one that exists by now is left as it is.
     Create { object: Ref, body: Value },
     /// Server-side apply.

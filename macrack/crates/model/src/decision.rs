@@ -337,17 +337,19 @@ fn act(step: &Step) -> Option<Act> {
         Step::Bind { mac_node, mac_node_uid, lease_ref } => {
             Act::Bind { mac: number(mac_node), uid: uid_of(mac_node_uid), to: lease_ref_of(lease_ref) }
         }
-        Step::RaiseFloor { mac_node, lease_uid, to } => {
+        Step::RaiseFloor { mac_node, lease_uid, to, .. } => {
             Act::Raise { mac: number(mac_node), lease: uid_of(lease_uid), to: hour(*to) }
         }
-        Step::SetSlots { mac_node, lease_uid, from, to } => Act::Slots {
+        Step::SetSlots { mac_node, lease_uid, from, to, .. } => Act::Slots {
             mac: number(mac_node),
             lease: lease_uid.as_deref().map(uid_of),
             from: slots(from),
             to: slots(to),
         },
-        Step::MarkReleasing { mac_node, lease_uid } => Act::Mark { mac: number(mac_node), lease: uid_of(lease_uid) },
-        Step::ClearLease { mac_node, lease_uid } => Act::Clear { mac: number(mac_node), lease: uid_of(lease_uid) },
+        Step::MarkReleasing { mac_node, lease_uid, .. } => {
+            Act::Mark { mac: number(mac_node), lease: uid_of(lease_uid) }
+        }
+        Step::ClearLease { mac_node, lease_uid, .. } => Act::Clear { mac: number(mac_node), lease: uid_of(lease_uid) },
         Step::Create { .. } | Step::Apply { .. } | Step::PatchNode { .. } | Step::Own { .. } | Step::Delete { .. } => {
             return None;
         }

@@ -5,9 +5,9 @@ use kube::{
     Api, Client,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams, Preconditions},
 };
-use macrack_api::names::MANAGER;
+use macrack_api::{names::MANAGER, own_status};
 use macrack_core::plan::{Kind, Ref, Step};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// How a pass ended that did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -74,9 +74,8 @@ impl Actor {
         }
     }
 
-    async fn json_patch(&self, api: &Api<DynamicObject>, name: &str, status: bool, ops: Value) -> Result<(), Failure> {
-        let patch =
-            serde_json::from_value(ops).map_err(|e| Failure::Transient(format!("a patch that is none: {e}")))?;
+    async fn json_patch(&self, api: &Api<DynamicObject>, name: &str, status: bool, ops: Value) -> kube::Result<()> {
+        let patch = serde_json::from_value(ops).map_err(kube::Error::SerdeError)?;
         let patch = Patch::Json::<()>(patch);
         let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
         if status {
@@ -109,7 +108,7 @@ impl Actor {
                 ops.push(json!({ "op": "test", "path": "/metadata/finalizers", "value": finalizers }));
                 ops.push(json!({ "op": "replace", "path": "/metadata/finalizers", "value": left }));
                 let done = self.json_patch(&self.api(of), &of.name, false, Value::Array(ops)).await;
-                gone_is_fine(done, of, &self.api(of)).await
+                gone_is_fine(done.map_err(Failure::from), of, &self.api(of)).await
             }
             Step::Own { instance, resource_version, owners } => {
                 self.merge(
@@ -158,66 +157,84 @@ impl Actor {
             | Step::MarkReleasing { .. }
             | Step::ClearLease { .. } => {
                 let (mac_node, ops) = chassis_patch(step);
-                self.json_patch(&self.api(&Ref::cluster(Kind::MacNode, mac_node)), mac_node, true, ops).await
+                Ok(self.json_patch(&self.api(&Ref::cluster(Kind::MacNode, mac_node)), mac_node, true, ops).await?)
             }
         }
     }
 
-    /// Writes the operator's part of the status of the very object with that uid: one made again under the same name
-    /// must not inherit a boundAt. An object that is gone has none to write.
-    pub async fn status(&self, of: &Ref, uid: &str, status: &Value) -> Result<(), Failure> {
-        let resource = resource(of.kind);
-        let mut body = json!({
-            "apiVersion": resource.api_version, "kind": resource.kind,
-            "metadata": { "name": of.name, "uid": uid }, "status": status,
-        });
-        if !of.namespace.is_empty() {
-            body["metadata"]["namespace"] = of.namespace.clone().into();
+    /// Writes the operator's part of the status, which stood as `was`, of the very object with that uid: one made again
+    /// under the same name must not inherit a boundAt. An object that is gone has none to write.
+    ///
+    /// # Errors
+    /// `Conflict` when another object has the name by now, `Transient` when the schema or a policy refuses, or nobody
+    /// answers.
+    pub async fn status(&self, of: &Ref, uid: &str, was: &Value, status: &Value) -> Result<(), Failure> {
+        let api = self.api(of);
+        let part = part(was, status);
+        for ops in own_status::patches(uid, &part) {
+            match self.json_patch(&api, &of.name, true, ops).await {
+                Ok(()) => return Ok(()),
+                Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+                Err(kube::Error::Api(status)) if own_status::does_not_fit(&status) => {}
+                Err(kube::Error::Api(status)) if status.code == 422 => return Err(Failure::Transient(status.message)),
+                Err(error) => return Err(error.into()),
+            }
         }
-        match self.api(of).patch_status(&of.name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(body)).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 422 => Err(Failure::Transient(status.message)),
-            Err(error) => Err(error.into()),
-        }
+        Err(Failure::Conflict(format!(
+            "{of} is no more the one with uid {uid}; the status that was decided is dropped"
+        )))
     }
+}
+
+/// What is written: all of `status`, and nulls for what `was` said and it does not.
+fn part(was: &Value, status: &Value) -> Map<String, Value> {
+    let fields = |value: &Value| value.as_object().cloned().unwrap_or_default();
+    let mut part: Map<String, Value> = fields(was).into_iter().map(|(field, _)| (field, Value::Null)).collect();
+    part.extend(fields(status));
+    part
 }
 
 /// The JSON patch of a contested write on a chassis: tests what it was decided on.
 fn chassis_patch(step: &Step) -> (&str, Value) {
-    let holder = |uid: &str| json!({ "op": "test", "path": "/status/leaseRef/uid", "value": uid });
+    let test = |path: &str, value: Value| json!({ "op": "test", "path": path, "value": value });
+    let chassis = |uid: &str| test("/metadata/uid", uid.into());
+    let holder = |uid: &str| test("/status/leaseRef/uid", uid.into());
     match step {
         Step::Bind { mac_node, mac_node_uid, lease_ref } => (
             mac_node,
             json!([
-                { "op": "test", "path": "/metadata/uid", "value": mac_node_uid },
+                chassis(mac_node_uid),
                 // where another lease's reference stands the schema's write-once rule refuses this
                 { "op": "add", "path": "/status/leaseRef", "value": lease_ref },
             ]),
         ),
-        Step::RaiseFloor { mac_node, lease_uid, to } => (
+        Step::RaiseFloor { mac_node, mac_node_uid, lease_uid, to } => (
             mac_node,
             json!([
+                chassis(mac_node_uid),
                 holder(lease_uid),
                 { "op": "replace", "path": "/status/leaseRef/earliestReleaseAt", "value": Time(*to) },
             ]),
         ),
-        Step::SetSlots { mac_node, lease_uid, from, to } => {
-            let mut ops: Vec<Value> = lease_uid.iter().map(|uid| holder(uid)).collect();
-            ops.push(json!({ "op": "test", "path": "/status/slots", "value": from }));
+        Step::SetSlots { mac_node, mac_node_uid, lease_uid, from, to } => {
+            let mut ops = vec![chassis(mac_node_uid)];
+            ops.extend(lease_uid.iter().map(|uid| holder(uid)));
+            ops.push(test("/status/slots", json!(from)));
             ops.push(json!({ "op": "replace", "path": "/status/slots", "value": to }));
             (mac_node, Value::Array(ops))
         }
-        Step::MarkReleasing { mac_node, lease_uid } => (
+        Step::MarkReleasing { mac_node, mac_node_uid, lease_uid } => (
             mac_node,
             json!([
+                chassis(mac_node_uid),
                 holder(lease_uid),
                 { "op": "replace", "path": "/status/leaseRef/releasing", "value": true },
             ]),
         ),
-        Step::ClearLease { mac_node, lease_uid } => (
+        Step::ClearLease { mac_node, mac_node_uid, lease_uid } => (
             mac_node,
             json!([
+                chassis(mac_node_uid),
                 holder(lease_uid),
                 { "op": "remove", "path": "/status/leaseRef" },
             ]),

@@ -116,10 +116,11 @@ impl Worker {
     async fn report(&self, pass: &Pass) -> Result<(), Failure> {
         let Some(status) = &pass.plan.status else { return Ok(()) };
         let status = without_nulls(status);
-        if status == without_nulls(&pass.status) {
+        let was = without_nulls(&pass.status);
+        if status == was {
             return Ok(());
         }
-        self.actor.status(&pass.of, &pass.uid, &status).await?;
+        self.actor.status(&pass.of, &pass.uid, &was, &status).await?;
         let (before, after) = (ready(&pass.status), ready(&status));
         if let Some(after) = after.filter(|a| before.as_ref().map(|b| &b.reason) != Some(&a.reason)) {
             self.tell(pass, after).await;

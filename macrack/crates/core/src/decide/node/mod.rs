@@ -103,7 +103,7 @@ pub fn remembered_floor(node: &MacNode) -> Option<Timestamp> {
 pub fn decide(facts: &Facts) -> Plan {
     let mut plan = Plan::default();
     let node = &facts.node;
-    let name = node.name_any();
+    let (name, mac_node_uid) = (node.name_any(), node.uid().unwrap_or_default());
     let hold = hold::of(facts);
 
     place::finalizer(facts, &mut plan);
@@ -114,13 +114,15 @@ pub fn decide(facts: &Facts) -> Plan {
     place::ensure(facts, &mut plan);
     place::revoke(facts, &mut plan);
     if let (Some(to), Some(lease_ref)) = (hold.raised_floor(), facts.lease_ref()) {
-        plan.steps.push(Step::RaiseFloor { mac_node: name.clone(), lease_uid: lease_ref.uid.clone(), to });
+        let (mac_node, mac_node_uid) = (name.clone(), mac_node_uid.clone());
+        plan.steps.push(Step::RaiseFloor { mac_node, mac_node_uid, lease_uid: lease_ref.uid.clone(), to });
     }
     let slots = orders::decide(facts, &hold);
     let was = facts.status().slots;
     if slots != was {
         plan.steps.push(Step::SetSlots {
             mac_node: name.clone(),
+            mac_node_uid,
             lease_uid: facts.lease_ref().map(|r| r.uid.clone()),
             from: was,
             to: slots.clone(),
@@ -148,6 +150,7 @@ fn releasable<'a>(facts: &'a Facts, hold: &Hold) -> Option<&'a LeaseRef> {
 /// access gone → `releasing` → taint back to unleased → leaseRef cleared.
 fn release(facts: &Facts, lease_ref: &LeaseRef, plan: &mut Plan) {
     let (name, uid) = (facts.node.name_any(), lease_ref.uid.clone());
+    let mac_node_uid = facts.node.uid().unwrap_or_default();
     let account = names::agent_account(&name);
     let access = [Kind::RoleBinding, Kind::Role].map(|kind| Ref::namespaced(kind, &lease_ref.namespace, &account));
     // only what is there: deleting what is gone would be a write in each life of an operator that is killed at its first
@@ -155,7 +158,8 @@ fn release(facts: &Facts, lease_ref: &LeaseRef, plan: &mut Plan) {
         plan.steps.push(Step::Delete { object, uid: None });
     }
     if !lease_ref.releasing {
-        plan.steps.push(Step::MarkReleasing { mac_node: name.clone(), lease_uid: uid.clone() });
+        let (mac_node, mac_node_uid) = (name.clone(), mac_node_uid.clone());
+        plan.steps.push(Step::MarkReleasing { mac_node, mac_node_uid, lease_uid: uid.clone() });
         if plan.steps.iter().any(place::writes_node) {
             return; // that write still carries the tenant's taint: it is turned in the next pass
         }
@@ -164,7 +168,7 @@ fn release(facts: &Facts, lease_ref: &LeaseRef, plan: &mut Plan) {
     if facts.kube_node.is_unknown() {
         return; // its taint may still be the tenant's
     }
-    plan.steps.push(Step::ClearLease { mac_node: name, lease_uid: uid });
+    plan.steps.push(Step::ClearLease { mac_node: name, mac_node_uid, lease_uid: uid });
 }
 
 /// Clears up after a MacNode that is gone: its Node and its access. Whatever else bears its label is another's: a tenant
