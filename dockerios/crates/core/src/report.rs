@@ -6,6 +6,19 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::plan::News;
 
+/// Reasons of a condition that is False while all goes as it should.
+const UNDER_WAY: [&str; 9] = [
+    "Building",
+    "Deleting",
+    "ImageNotReady",
+    "Importing",
+    "NotChecked",
+    "NotInUse",
+    "NotProbed",
+    "Replenishing",
+    "Warming",
+];
+
 /// Collects the conditions of one pass. `lastTransitionTime` moves only with the verdict.
 #[derive(Debug)]
 pub struct Report<'a> {
@@ -55,14 +68,14 @@ impl<'a> Report<'a> {
         of(&self.conditions, &kind.to_string())
     }
 
-    /// An event when the reason or verdict of that type is another than before: normal when it is True now.
+    /// An event when the reason or verdict of that type is another than before: a warning when it is not True, unless
+    /// its reason only tells how far something is.
     pub fn news(&self, kind: impl ToString) -> Option<News> {
         let kind = kind.to_string();
         let now = of(&self.conditions, &kind)?;
-        let same =
-            of(self.before, &kind).is_some_and(|before| before.reason == now.reason && before.status == now.status);
-        (!same).then(|| News {
-            warning: now.status != Verdict::True,
+        let same = |before: &Condition| before.reason == now.reason && before.status == now.status;
+        (!of(self.before, &kind).is_some_and(same)).then(|| News {
+            warning: now.status != Verdict::True && !UNDER_WAY.contains(&now.reason.as_str()),
             reason: now.reason.clone(),
             note: now.message.clone(),
         })

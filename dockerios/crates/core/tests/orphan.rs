@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dockerios_api::names::{MACHINE, MACHINE_UID, RECLAIM, RETAIN};
-use dockerios_core::{Guard, Kind, Plan, Seen, Step, check::check, decide::orphan};
+use dockerios_core::{Guard, Plan, Seen, Step, check::check, decide::orphan};
 use dockerios_kubevirt::{DataVolume, VirtualMachine, VirtualMachineInstance, vm::RunStrategy};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::core::ObjectMeta;

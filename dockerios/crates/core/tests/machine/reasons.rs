@@ -56,9 +56,10 @@ fn past_the_readiness_timeout_it_fails_keeps_the_screen_and_gives_everything_bac
         identity["status"]["phase"], "Released",
         "never used, so free again: {identity:#}"
     );
-    assert!(
-        world.names("ConfigMap").contains(&"macs-m-2f0c9a51-screen".to_owned()),
-        "the screen stays"
+    assert_eq!(
+        world.names("ConfigMap"),
+        ["macs-m-2f0c9a51-screen"],
+        "the screen stays, and the SMC's key does not"
     );
     let failure = world.status().failure.expect("it says why");
     assert_eq!(

@@ -327,14 +327,20 @@ impl World {
                 self.remove(&kind, &name);
             }
             Step::Delete(_) => self.delete(&kind, &name),
-            Step::DeleteLabelled { .. } => self.objects.retain(|(of, _), _| *of != kind),
+            Step::DeleteLabelled {
+                label: (key, value), ..
+            } => {
+                let labelled = |object: &Value| object["metadata"]["labels"][*key] == value.as_str();
+                self.objects.retain(|(of, _), object| *of != kind || !labelled(object));
+            }
             Step::CancelEvacuation { .. } => {
                 self.edit(&kind, &name, |vmi| vmi["status"]["evacuationNodeName"] = Value::Null);
             }
             Step::KeepScreen { name, .. } => {
                 self.put(
                     "ConfigMap",
-                    json!({"metadata": {"name": name, "labels": {"machine.dockerios.io/uid": UID}}}),
+                    // owned by its machine, and found by no uid label
+                    json!({"metadata": {"name": name, "labels": {"machine.dockerios.io/machine": "m"}}}),
                 );
             }
             #[allow(unreachable_patterns)]

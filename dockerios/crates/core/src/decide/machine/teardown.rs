@@ -37,8 +37,8 @@ pub(super) enum Progress {
     },
 }
 
-/// Takes the next step. `ending`: the machine itself goes; otherwise it failed and stays as evidence, with its
-/// ConfigMaps (the last screen is one).
+/// Takes the next step. `ending`: the machine itself goes; otherwise it failed and stays as evidence, with its last
+/// screen.
 pub(super) fn give_back(pass: &mut Pass, objects: &Objects, life: &Life, ending: bool) -> Progress {
     if let Some((reason, message)) = stop::bring_down(pass, objects, life, true) {
         return Progress::Waiting(reason, message);
@@ -66,7 +66,8 @@ fn virtual_machine(pass: &mut Pass, objects: &Objects, ending: bool) -> Option<S
         pass.plan
             .then(Step::Delete(Target::of(Kind::VirtualMachine, &vm.metadata)));
         if !ending {
-            pass.plan.then(delete_all(pass, Kind::Secret));
+            // the last screen has no uid label, and stays
+            configuration(pass);
         }
     }
     if let Some(vmi) = objects
