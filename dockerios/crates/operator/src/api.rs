@@ -187,7 +187,7 @@ fn fault(error: kube::Error) -> Fault {
                 _ => Fault::Later(message),
             }
         }
-        other => Fault::Later(crate::feed::Chain(&other).to_string()),
+        other => Fault::Later(dockerios_pki::words(&other)),
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use dockerios_pki::words;
 use futures::TryStreamExt;
 use kube::{
     Client,
@@ -54,7 +55,7 @@ pub async fn feed(client: Client, source: Source, platform_namespace: String, ou
         match feed.list_then_watch().await {
             Ok(()) => pause = PAUSE.0,
             Err(error) => {
-                let why = Chain(&error).to_string();
+                let why = words(&error);
                 tracing::warn!(kind, why, "cannot be watched; what was seen before stays");
                 if feed.say(Notice::Unreadable(why)).await.is_none() {
                     return;
@@ -183,19 +184,4 @@ fn text_version(object: &Value) -> Option<String> {
             .unwrap_or_default()
             .to_owned()
     })
-}
-
-/// An error with its causes, in one line.
-pub struct Chain<'a>(pub &'a (dyn std::error::Error + 'a));
-
-impl std::fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
-    }
 }

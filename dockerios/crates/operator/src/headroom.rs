@@ -107,7 +107,7 @@ async fn query(url: &str, field: &str, query: &str) -> Result<u64, String> {
     let text = client
         .request_text(request)
         .await
-        .map_err(|error| at(crate::feed::Chain(&error).to_string()))?;
+        .map_err(|error| at(dockerios_pki::words(&error)))?;
     number(&text).map_err(at)
 }
 

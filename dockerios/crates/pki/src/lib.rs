@@ -21,7 +21,7 @@ pub use keyring::REPORT_KEY_BYTES;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The API server did not let us read or write the Secret.
-    #[error("Secret {secret}: cannot {verb} it: {source}")]
+    #[error("Secret {secret}: cannot {verb} it: {}", words(.source))]
     Api {
         /// `namespace/name`.
         secret: String,
@@ -58,4 +58,22 @@ pub enum Error {
     /// A key or an authority could not be made.
     #[error("no certificate authority could be made: {0}")]
     Made(String),
+}
+
+/// An error of the API server in its own words, with the causes of any other. kube's own text repeats the whole answer
+/// as a program prints it.
+pub fn words(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error {
+        return status.message.clone();
+    }
+    let mut words = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !words.ends_with(&more) {
+            words = format!("{words}: {more}");
+        }
+        cause = error.source();
+    }
+    words
 }

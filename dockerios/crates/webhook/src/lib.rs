@@ -61,7 +61,7 @@ pub enum Error {
     #[error(transparent)]
     Pki(#[from] dockerios_pki::Error),
     /// The API server did not take the registration.
-    #[error("cannot register the webhook in ValidatingWebhookConfiguration {CONFIGURATION}: {0}. {1}")]
+    #[error("cannot register the webhook in ValidatingWebhookConfiguration {CONFIGURATION}: {why}. {1}", why = dockerios_pki::words(.0))]
     Register(Box<kube::Error>, &'static str),
     /// The address by which the API server is to call is none.
     #[error("{0:?} is no https URL with a host")]
