@@ -84,6 +84,17 @@ struct Hook {
     process: Child,
     directory: PathBuf,
     channel: Option<Channel>,
+    sockets: Sockets,
+}
+
+/// The directory of a hook's socket, gone with it.
+struct Sockets(PathBuf);
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        // what cannot be removed is removed before the next try
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 impl Hook {
@@ -97,8 +108,14 @@ impl Hook {
         {
             return Err(said(error));
         }
-        let sockets = directory.join("s");
-        private(&sockets).map_err(said)?;
+        // a socket's path has 107 bytes at most (sun_path), and the simulator's directory may be deep
+        let sockets = Sockets(std::env::temp_dir().join(format!("dsim-{}-{at}", uid.replace('-', ""))));
+        if let Err(error) = fs::remove_dir_all(&sockets.0)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(format!("{}: {error}", sockets.0.display()));
+        }
+        private(&sockets.0).map_err(|error| format!("{}: {error}", sockets.0.display()))?;
         let mut arguments = sidecar.args.clone();
         if let Some(file) = &sidecar.config_map {
             let path = directory.join("file");
@@ -115,7 +132,7 @@ impl Hook {
         };
         let mut command = tokio::process::Command::new(&program);
         if world.instance_fault(Fault::HookSilent, vmi).is_none() {
-            command.args(&arguments).arg("--socket-directory").arg(&sockets);
+            command.args(&arguments).arg("--socket-directory").arg(&sockets.0);
         }
         let process = dies_with_us(&mut command)
             .stdin(Stdio::piped())
@@ -127,15 +144,16 @@ impl Hook {
             process,
             directory,
             channel: None,
+            sockets,
         };
-        let socket = hook.socket(&sockets).await?;
+        let socket = hook.socket().await?;
         hook.channel = Some(connect(socket).await?);
         hook.info().await?;
         Ok(hook)
     }
 
     /// Waits for the socket's file to appear.
-    async fn socket(&mut self, directory: &Path) -> Result<PathBuf, String> {
+    async fn socket(&mut self) -> Result<PathBuf, String> {
         let until = Instant::now() + COLLECT;
         while Instant::now() < until {
             if let Ok(Some(status)) = self.process.try_wait() {
@@ -143,7 +161,9 @@ impl Hook {
                 let last = log.lines().last().unwrap_or("nothing said").to_owned();
                 return Err(format!("the hook's container ended with {status}: {last}"));
             }
-            let found = fs::read_dir(directory).ok().and_then(|mut entries| entries.next());
+            let found = fs::read_dir(&self.sockets.0)
+                .ok()
+                .and_then(|mut entries| entries.next());
             if let Some(Ok(entry)) = found {
                 return Ok(entry.path());
             }
