@@ -29,8 +29,9 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 #[derive(Deserialize)]
 struct Page {
     metadata: PageMeta,
+    /// `null` in an empty list of metadata.
     #[serde(default)]
-    items: Vec<Value>,
+    items: Option<Vec<Value>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -114,7 +115,7 @@ impl Feed {
                 }
                 answer => answer?,
             };
-            objects.extend(page.items.into_iter().map(|object| self.named(object)));
+            objects.extend(page.items.into_iter().flatten().map(|object| self.named(object)));
             more = page.metadata.r#continue.filter(|token| !token.is_empty());
             if more.is_none() {
                 return Ok((objects, page.metadata.resource_version));
