@@ -108,6 +108,7 @@ impl Hook {
         {
             return Err(said(error));
         }
+        private(&directory).map_err(said)?;
         // a socket's path has 107 bytes at most (sun_path), and the simulator's directory may be deep
         let sockets = Sockets(std::env::temp_dir().join(format!("dsim-{}-{at}", uid.replace('-', ""))));
         if let Err(error) = fs::remove_dir_all(&sockets.0)
