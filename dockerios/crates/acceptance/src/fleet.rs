@@ -62,7 +62,7 @@ impl Fleet {
     /// When a part does not start.
     pub async fn start() -> Result<Fleet> {
         let programs = programs().await?;
-        let dir = std::env::temp_dir().join(format!("dockerios-acceptance-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("dios-{}", std::process::id()));
         std::fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         let plane = ControlPlane::start(Options {
             api_server_args: audit::arguments(&dir)?,

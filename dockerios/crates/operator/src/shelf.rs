@@ -68,6 +68,13 @@ impl<K: DeserializeOwned> Shelf<K> {
         self.read(places.into_iter())
     }
 
+    /// All that can be read, by namespace and name: where one that cannot takes nothing from the others.
+    pub fn readable(&self) -> Seen<Vec<Arc<K>>> {
+        let mut places: Vec<&Place> = self.entries.keys().filter(|at| !self.unreadable.contains(*at)).collect();
+        places.sort_unstable();
+        self.read(places.into_iter())
+    }
+
     /// Those with that key, by namespace and name. Unknown when one of *them* cannot be read.
     pub fn by(&self, index: Index, value: &str) -> Seen<Vec<Arc<K>>> {
         let found = self.indexed.get(&(index, value.to_owned()));

@@ -43,7 +43,7 @@ pub(crate) async fn a_clone_without_the_right_waits_says_which_and_goes_on_when_
         .as_str()
         .unwrap_or_default()
         .to_owned();
-    for word in ["datavolumes/source", ns, "Role"] {
+    for word in ["create role", "--resource=datavolumes.cdi.kubevirt.io/source", ns] {
         ensure!(message.contains(word), "the message lacks {word:?}: {message}");
     }
     // no storm of attempts meanwhile

@@ -59,8 +59,9 @@ pub(crate) async fn an_identity_is_not_given_out_while_the_vm_of_a_stripped_mach
     let (uid, identity) = one(fleet, ns, "stripped", "Recycle").await?;
     let chronicle = Chronicle::start(&fleet.client, ns).await?;
     // a VM that takes its time: its guest does not hear the power button
-    fleet.sim.fault(&format!("ignore-acpi {ns}/*"))?;
-    fleet.sim.fault(&format!("no-agent {ns}/*"))?;
+    let vm = names::of_machine("m", &uid, "vm");
+    fleet.sim.fault(&format!("ignore-acpi {ns}/{vm}"))?;
+    fleet.sim.fault(&format!("no-agent {ns}/{vm}"))?;
     by_force(fleet, ns).await?;
     let next: MacOSMachine = make::within(&fleet.client, ns, make::machine("next", "stripped")).await?;
     see::machine(&fleet.api(ns), "next", MachinePhase::Ready).await?;

@@ -104,15 +104,17 @@ fn line(world: &World, machine: &MacOSMachine, uid: &str) -> Line {
     if begun(world, uid) || machine.metadata.deletion_timestamp.is_some() {
         return Line::unknown("the machine is past the line");
     }
-    let waiters = match world.machines.all() {
+    let platform = world.platforms.get("", PLATFORM);
+    let rules = platform.present().and_then(|platform| platform.spec.storage.as_ref());
+    let rules = rules.map(|storage| storage.headroom.as_slice()).unwrap_or_default();
+    // one that cannot be read has no pass, so it takes no turn; what room it still needs is not known, however
+    let machines = if rules.is_empty() { world.machines.readable() } else { world.machines.all() };
+    let waiters = match machines {
         Seen::Present(all) => Seen::Present(all.iter().filter_map(|other| waiter(world, other)).collect::<Vec<_>>()),
         Seen::Absent => Seen::Absent,
         Seen::Unknown(why) => Seen::Unknown(why),
     };
     let identities = identities(world, waiters.present().map(Vec::as_slice).unwrap_or_default());
-    let platform = world.platforms.get("", PLATFORM);
-    let rules = platform.present().and_then(|platform| platform.spec.storage.as_ref());
-    let rules = rules.map(|storage| storage.headroom.as_slice()).unwrap_or_default();
     Line {
         waiters,
         identities,

@@ -35,6 +35,10 @@ pub(super) enum Drain {
 /// Says whether the machine's node is being drained, and what follows.
 pub(super) fn judge(pass: &mut Pass, objects: &Objects, life: &Life) -> Drain {
     let Some(node) = leaving(pass, objects, life) else {
+        if left(pass) {
+            pass.again(Condition::Draining);
+            return Drain::Leave;
+        }
         pass.say(Condition::Draining, false, Reason::NotDraining, "its node is in use");
         return Drain::No;
     };
@@ -69,6 +73,15 @@ pub(super) fn judge(pass: &mut Pass, objects: &Objects, life: &Life) -> Drain {
         format!("node {node} is being drained; it is stopped"),
     );
     Drain::Leave
+}
+
+/// Whether the machine goes because its node was to be emptied: once its instance is down nothing marks that node any
+/// more, and a claim that was waited for long enough does not hold what is left.
+fn left(pass: &Pass) -> bool {
+    let told = pass.stood(Condition::Draining).is_some_and(|stood| {
+        stood.status == Verdict::True && stood.reason == Reason::Draining.word()
+    });
+    told && pass.machine().metadata.deletion_timestamp.is_some()
 }
 
 /// The node that the machine is to leave: marked by a refused eviction, or cordoned while KubeVirt has not taken note
