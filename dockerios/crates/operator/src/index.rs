@@ -34,6 +34,10 @@ pub enum Index {
     Owner,
     /// Identities: uid of the machine in their claimRef.
     Holder,
+    /// Machines: class, while they have no identity. Claims: namespace, while they have no machine.
+    Waiting,
+    /// Pools: namespace.
+    Within,
     /// DataVolumes: `namespace/name` of the PVC or VolumeSnapshot they are cloned from.
     Source,
 }
@@ -66,10 +70,17 @@ pub fn keys_of(object: &Value) -> Vec<IndexKey> {
             let namespace = text("/metadata/namespace").unwrap_or_default();
             let claim = text("/spec/claimRef/name").map(|name| format!("{namespace}/{name}"));
             add(Index::ClaimName, claim.as_deref());
+            let waits = text("/status/identityRef").is_none() && object["status"]["failure"].is_null();
+            add(Index::Waiting, text("/spec/machineClassName").filter(|_| waits));
         }
-        "MacOSMachinePool" => add(Index::Class, text("/spec/machineClassName")),
+        "MacOSMachinePool" => {
+            add(Index::Class, text("/spec/machineClassName"));
+            add(Index::Within, text("/metadata/namespace"));
+        }
         "MacOSMachineClaim" => {
             let namespace = text("/metadata/namespace").unwrap_or_default();
+            let waits = object["status"]["machineRef"].is_null() && object["status"]["end"].is_null();
+            add(Index::Waiting, Some(namespace).filter(|_| waits));
             let within = |name: Option<&str>| name.map(|name| format!("{namespace}/{name}"));
             add(Index::Pool, within(text("/spec/poolName")).as_deref());
             add(Index::Class, within(text("/spec/machineClassName")).as_deref());
@@ -144,6 +155,19 @@ mod tests {
     #[test]
     fn a_claim_is_found_within_its_namespace_only() {
         let claim = json!({"kind": "MacOSMachineClaim", "metadata": {"namespace": "a"}, "spec": {"poolName": "ci"}});
-        assert_eq!(keys_of(&claim), [(Index::Pool, "a/ci".into())]);
+        assert_eq!(
+            keys_of(&claim),
+            [(Index::Pool, "a/ci".into()), (Index::Waiting, "a".into())]
+        );
+    }
+
+    #[test]
+    fn a_claim_with_a_machine_and_a_machine_with_an_identity_wait_no_more() {
+        let claim = json!({"kind": "MacOSMachineClaim", "metadata": {"namespace": "a"},
+            "status": {"machineRef": {"name": "m", "uid": "u"}}});
+        assert_eq!(keys_of(&claim), []);
+        let machine =
+            json!({"kind": "MacOSMachine", "spec": {"machineClassName": "c"}, "status": {"identityRef": "s"}});
+        assert_eq!(keys_of(&machine), [(Index::Class, "c".into())]);
     }
 }

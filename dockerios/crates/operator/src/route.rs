@@ -1,6 +1,8 @@
 //! Which passes a change asks for: the object's own, and those of everybody who reads it.
 
+use dockerios_api::names::MACHINE_UID;
 use dockerios_core::{Id, Kind};
+use kube::core::ObjectMeta;
 
 use crate::{
     index::{Index, IndexKey},
@@ -92,7 +94,14 @@ impl Passes<'_> {
                 }
             }
             Index::Uid if source == Source::Machines => self.machine_of_uid(value, namespace),
-            Index::Uid | Index::ClaimName | Index::Class | Index::FirmwareUuid | Index::Node | Index::Owner => {}
+            Index::Uid
+            | Index::ClaimName
+            | Index::Class
+            | Index::FirmwareUuid
+            | Index::Node
+            | Index::Owner
+            | Index::Waiting
+            | Index::Within => {}
         }
     }
 
@@ -217,18 +226,23 @@ impl Passes<'_> {
         self.add(Kind::MacOSMachine, self.world.machines.places(Index::Class, class));
     }
 
-    /// Machines of the classes that take identities of that pool.
+    /// Machines of the classes that take identities of that pool, as far as they have none.
     fn waiting_for_identities(&mut self, pool: &str) {
         for (_, class) in self.world.classes.places(Index::IdentityPool, pool) {
-            self.machines_of_class(&class);
+            self.add(Kind::MacOSMachine, self.world.machines.places(Index::Waiting, &class));
         }
     }
 
-    /// Claims and pools share the machines of their namespace.
+    /// Waiting claims and the pools of a namespace share its machines.
     fn neighbours(&mut self, namespace: &str) {
-        let here = |places: Vec<Place>| places.into_iter().filter(|(space, _)| space == namespace).collect();
-        self.add(Kind::MacOSMachineClaim, here(self.world.claims.every_place()));
-        self.add(Kind::MacOSMachinePool, here(self.world.pools.every_place()));
+        self.add(
+            Kind::MacOSMachineClaim,
+            self.world.claims.places(Index::Waiting, namespace),
+        );
+        self.add(
+            Kind::MacOSMachinePool,
+            self.world.pools.places(Index::Within, namespace),
+        );
     }
 
     /// Machines that name the claim.
@@ -239,26 +253,20 @@ impl Passes<'_> {
 
     fn on_node(&mut self, node: &str) {
         let world = self.world;
-        let mut uids = Vec::new();
-        for instance in world.vmis.by(Index::Node, node).present().into_iter().flatten() {
-            uids.extend(
-                instance
-                    .metadata
-                    .labels
-                    .as_ref()
-                    .and_then(|l| l.get(dockerios_api::names::MACHINE_UID))
-                    .cloned(),
-            );
-        }
-        for pod in world.pods.by(Index::Node, node).present().into_iter().flatten() {
-            uids.extend(
-                pod.metadata
-                    .labels
-                    .as_ref()
-                    .and_then(|l| l.get(dockerios_api::names::MACHINE_UID))
-                    .cloned(),
-            );
-        }
+        let label = |meta: &ObjectMeta| meta.labels.as_ref()?.get(MACHINE_UID).cloned();
+        let vmis = world.vmis.by(Index::Node, node);
+        let pods = world.pods.by(Index::Node, node);
+        let of_vmis = vmis
+            .present()
+            .into_iter()
+            .flatten()
+            .filter_map(|vmi| label(&vmi.metadata));
+        let of_pods = pods
+            .present()
+            .into_iter()
+            .flatten()
+            .filter_map(|pod| label(&pod.metadata));
+        let uids: Vec<String> = of_vmis.chain(of_pods).collect();
         for uid in uids {
             self.machine_of_uid(&uid, "");
         }
