@@ -1,0 +1,215 @@
+//! The cluster that the account is given on: a control plane of our own, or one that is there.
+//!
+//! Invariant: dropped, every process that was started here has ended. What was put into a cluster that is there is
+//! taken out by [`crate::leave`], since that takes time and can fail.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command as Program, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use dockerios_sim::{ClassShape, NodeShape, Options as SimOptions, Programs, Sim, Timings};
+use dockerios_testkit::{ControlPlane, Options, Proc, apply_file, apply_yaml};
+use kube::Client;
+use serde_json::json;
+use tokio::process::Command;
+
+use crate::{Arguments, files, say};
+
+/// Where the operator lives, and its ServiceAccount.
+pub(crate) const PLATFORM: &str = "dockerios-system";
+const ACCOUNT: &str = "dockerios-operator";
+
+/// The cluster and what runs beside it. Fields end in this order.
+pub(crate) struct Cluster {
+    pub(crate) operator: Option<Proc>,
+    pub(crate) sim: Option<Sim>,
+    pub(crate) client: Client,
+    /// Something was put into a cluster that was there before.
+    pub(crate) entered: bool,
+    plane: ControlPlane,
+    pub(crate) dir: PathBuf,
+    assets: PathBuf,
+}
+
+impl Cluster {
+    /// A control plane that answers.
+    pub(crate) async fn start(arguments: &Arguments, dir: &Path) -> Result<Cluster> {
+        let began = Instant::now();
+        let plane = ControlPlane::start(Options {
+            dir: Some(dir.join("plane")),
+            ..Options::default()
+        })
+        .await?;
+        let client = plane.client().await?;
+        let version = client.apiserver_version().await.context("ask for the version")?;
+        let whose = if plane.is_existing() { "yours, " } else { "" };
+        say::part(
+            "control plane",
+            &format!("{whose}Kubernetes {}", version.git_version),
+            began.elapsed(),
+        );
+        Ok(Cluster {
+            operator: None,
+            sim: None,
+            client,
+            entered: false,
+            plane,
+            dir: dir.to_owned(),
+            assets: arguments.assets.clone(),
+        })
+    }
+
+    /// The admin's kubeconfig.
+    pub(crate) fn kubeconfig(&self) -> &Path {
+        self.plane.kubeconfig()
+    }
+
+    /// Whether it was there before.
+    pub(crate) fn is_yours(&self) -> bool {
+        self.plane.is_existing()
+    }
+
+    /// KubeVirt and CDI, played.
+    pub(crate) async fn play(&mut self, bin_dir: &Path, template: &Path) -> Result<()> {
+        let began = Instant::now();
+        let mut options = SimOptions::new(self.dir.join("sim"), Programs::of(bin_dir));
+        options.timings = Timings::demo();
+        options.classes = vec![ClassShape::new("fast", "rbd.csi.ceph.com", "csi-clone")];
+        options.nodes = vec![NodeShape::large("kvm-1"), NodeShape::large("kvm-2")];
+        options.images.insert(files::TEMPLATE.to_owned(), template.to_owned());
+        self.sim = Some(
+            Sim::start(self.client.clone(), options)
+                .await
+                .context("start what plays KubeVirt and CDI")?,
+        );
+        say::part("simulator", "KubeVirt, CDI, a CSI driver, two nodes", began.elapsed());
+        Ok(())
+    }
+
+    /// Definitions, rights and policies.
+    pub(crate) async fn install(&self) -> Result<()> {
+        let began = Instant::now();
+        for folder in ["crds", "rbac", "policies"] {
+            for file in files::installed(folder)? {
+                apply_file(&self.client, file).await?;
+            }
+        }
+        say::part("definitions", "kinds, roles, policies of deploy/", began.elapsed());
+        Ok(())
+    }
+
+    /// The operator, with the rights of its ServiceAccount and no more.
+    pub(crate) async fn operate(&mut self, bin_dir: &Path) -> Result<()> {
+        let began = Instant::now();
+        let files = self.dir.join("manifests");
+        apply_file(&self.client, files.join("outside.yaml")).await?;
+        let osk = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "smc", "namespace": PLATFORM},
+            // invented, of the right length: nothing here asks an SMC
+            "stringData": {"osk": "INVENTED".repeat(8)},
+        });
+        apply_yaml(&self.client, &osk.to_string()).await?;
+        let account = self.plane.kubeconfig_of_service_account(PLATFORM, ACCOUNT).await?;
+        let mut command = Program::new(bin_dir.join("dockerios-operator"));
+        command.arg("--kubeconfig").arg(account).args(["--namespace", PLATFORM]);
+        command.args(["--webhook-listen", &format!("127.0.0.1:{}", free_port()?)]);
+        command.args(["--webhook-url", "https://127.0.0.1:{port}"]);
+        command.args(["--collector-listen", &format!("127.0.0.1:{}", free_port()?)]);
+        command.args(["--collector-url", "https://127.0.0.1:{port}", "--no-leader-election"]);
+        command.env("NO_COLOR", "1").env("RUST_BACKTRACE", "0");
+        let log = self.dir.join("logs/operator.log");
+        let process = Proc::spawn("dockerios-operator", command, &log)?;
+        let answers = self.until_admitted(&process).await;
+        self.operator = Some(process);
+        answers?;
+        say::part("operator", "as the ServiceAccount of deploy/rbac", began.elapsed());
+        Ok(())
+    }
+
+    /// Its webhook is registered and answers.
+    async fn until_admitted(&self, process: &Proc) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(90);
+        let probe = self.dir.join("manifests/class.yaml");
+        loop {
+            if let Some(status) = process.exit() {
+                bail!(
+                    "the operator ended ({status}); its log: {}",
+                    process.log_path().display()
+                );
+            }
+            let hooks = self
+                .kubectl(&["get", "validatingwebhookconfigurations", "-o", "name"])
+                .await?;
+            let tried = self
+                .kubectl(&["apply", "--dry-run=server", "-f", &probe.display().to_string()])
+                .await?;
+            if hooks.text.contains("dockerios") && tried.well {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "the operator's webhook does not answer after 90 s; the API server says: {}; log: {}",
+                    tried.text.trim(),
+                    process.log_path().display()
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Runs kubectl.
+    pub(crate) async fn kubectl(&self, arguments: &[&str]) -> Result<Told> {
+        let output = Command::new(self.assets.join("kubectl"))
+            .args(arguments)
+            .env("KUBECONFIG", self.kubeconfig())
+            .env("HOME", &self.dir)
+            .current_dir(self.dir.join("manifests"))
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .with_context(|| format!("run kubectl {}", arguments.join(" ")))?;
+        let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(Told {
+            well: output.status.success(),
+            text: words(&output.stdout) + &words(&output.stderr),
+            aside: words(&output.stderr),
+        })
+    }
+
+    /// Applies a file as a person would; gives kubectl's warnings.
+    pub(crate) async fn apply(&self, file: &str) -> Result<String> {
+        say::command(&format!("kubectl apply -f {file}"));
+        let told = self.kubectl(&["apply", "-f", file]).await?;
+        if !told.well {
+            bail!("kubectl apply -f {file}: {}", told.text.trim());
+        }
+        Ok(told.aside)
+    }
+
+    /// A table as kubectl prints it.
+    pub(crate) async fn table(&self, arguments: &[&str]) -> Result<()> {
+        let told = self.kubectl(arguments).await?;
+        if !told.well {
+            bail!("kubectl {}: {}", arguments.join(" "), told.text.trim());
+        }
+        say::output(&told.text);
+        Ok(())
+    }
+}
+
+/// What kubectl answered.
+pub(crate) struct Told {
+    pub(crate) well: bool,
+    /// Both of its outputs.
+    pub(crate) text: String,
+    /// What it said beside its output: warnings.
+    pub(crate) aside: String,
+}
+
+fn free_port() -> Result<u16> {
+    let held = TcpListener::bind("127.0.0.1:0").context("find a free port on 127.0.0.1")?;
+    Ok(held.local_addr()?.port())
+}
