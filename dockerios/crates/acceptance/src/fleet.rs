@@ -236,6 +236,32 @@ impl Fleet {
             .collect()
     }
 
+    /// Stops the API server (SIGSTOP): connections stay, nobody answers.
+    ///
+    /// # Errors
+    /// In an existing cluster, whose API server is not ours.
+    pub async fn stop_api_server(&self) -> Result<()> {
+        self.signal_api_server("-STOP").await
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Errors
+    /// As [`Fleet::stop_api_server`].
+    pub async fn continue_api_server(&self) -> Result<()> {
+        self.signal_api_server("-CONT").await
+    }
+
+    async fn signal_api_server(&self, signal: &str) -> Result<()> {
+        let part = self.plane.parts().iter().find(|part| part.name() == "kube-apiserver");
+        let part = part.context("the API server of an existing cluster is not ours to stop")?;
+        let command = std::process::Command::new("kill").arg(signal).arg(part.pid().to_string()).status();
+        if !command.context("run kill")?.success() {
+            bail!("kill {signal} {} failed", part.pid())
+        }
+        Ok(())
+    }
+
     /// Removes the logs, unless somebody will want to read them. Statics are not dropped, so `main` says it.
     pub fn tidy(&self, well: bool) {
         if well {

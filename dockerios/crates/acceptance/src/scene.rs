@@ -12,12 +12,12 @@ use tokio::runtime::Runtime;
 /// One proof: a sentence, and what shows it.
 pub struct Scene {
     name: &'static str,
-    play: fn() -> Pin<Box<dyn Future<Output = Result<()>> + Send>>,
+    play: fn() -> Pin<Box<dyn Future<Output = Result<()>>>>,
 }
 
 impl Scene {
     /// Named as libtest names a test.
-    pub const fn new(name: &'static str, play: fn() -> Pin<Box<dyn Future<Output = Result<()>> + Send>>) -> Scene {
+    pub const fn new(name: &'static str, play: fn() -> Pin<Box<dyn Future<Output = Result<()>>>>) -> Scene {
         Scene { name, play }
     }
 }

@@ -27,7 +27,7 @@ static STAGE: OnceCell<Result<Stage, String>> = OnceCell::const_new();
 async fn stage() -> Result<&'static Stage> {
     let set = || async {
         let fleet = Fleet::start().await?;
-        let operator = fleet.spawn_operator(&fleet.operators_kubeconfig().await?, true)?;
+        let operator = fleet.spawn_operator(&fleet.operators_kubeconfig().await?, false)?;
         let furnished = fleet.furnish().await;
         furnished.map_err(|error| error.context(format!("the operator's log ends:\n{}", operator.process.tail(20))))?;
         anyhow::Ok(Stage { fleet, operator })
