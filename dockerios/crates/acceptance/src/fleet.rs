@@ -255,7 +255,10 @@ impl Fleet {
     async fn signal_api_server(&self, signal: &str) -> Result<()> {
         let part = self.plane.parts().iter().find(|part| part.name() == "kube-apiserver");
         let part = part.context("the API server of an existing cluster is not ours to stop")?;
-        let command = std::process::Command::new("kill").arg(signal).arg(part.pid().to_string()).status();
+        let command = std::process::Command::new("kill")
+            .arg(signal)
+            .arg(part.pid().to_string())
+            .status();
         if !command.context("run kill")?.success() {
             bail!("kill {signal} {} failed", part.pid())
         }

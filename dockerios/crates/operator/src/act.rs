@@ -154,11 +154,15 @@ impl Hands {
                 kind,
                 namespace,
                 label: (key, value),
-            } => self
-                .api
-                .delete_labelled(*kind, namespace, &format!("{key}={value}"))
-                .await
-                .map(|_| Value::Null),
+            } => {
+                // a rehearsal first: what is not there need not be deleted over and over
+                let label = format!("{key}={value}");
+                match self.api.would_delete_labelled(*kind, namespace, &label).await {
+                    Ok(there) if there.is_empty() => return Ok(None),
+                    Ok(_) => self.api.delete_labelled(*kind, namespace, &label).await.map(|_| Value::Null),
+                    Err(fault) => Err(fault),
+                }
+            }
             Step::CancelEvacuation { vmi, node } => {
                 let body = json!({"evacuationNodeName": node});
                 self.api

@@ -34,12 +34,21 @@ pub(crate) async fn an_api_server_that_is_away_for_a_while_frees_nothing() -> Re
 
     // an operator that steps back ends, and its Deployment starts it again
     let kubeconfig = fleet.operators_kubeconfig().await?;
-    let successor = if operator.process.is_running() { None } else { Some(fleet.spawn_operator(&kubeconfig, true)?) };
+    let successor = if operator.process.is_running() {
+        None
+    } else {
+        Some(fleet.spawn_operator(&kubeconfig, true)?)
+    };
     let second: MacOSMachine = make::within(client, ns, make::machine("second", "away")).await?;
     see::machine(&machines, "second", MachinePhase::Ready).await?;
     let now = machines.get("m").await?;
-    ensure!(now.uid().as_ref() == Some(&uid) && now.metadata.deletion_timestamp.is_none(), "the machine was deleted");
-    let held = see::identity_of(client, &uid).await?.map(|identity| identity.name_any());
+    ensure!(
+        now.uid().as_ref() == Some(&uid) && now.metadata.deletion_timestamp.is_none(),
+        "the machine was deleted"
+    );
+    let held = see::identity_of(client, &uid)
+        .await?
+        .map(|identity| identity.name_any());
     ensure!(held.as_ref() == Some(&identity), "{held:?}, it had {identity}");
     ensure!(second.uid().as_ref() != Some(&uid));
     for name in ["m", "second"] {

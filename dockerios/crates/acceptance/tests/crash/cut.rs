@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use dockerios_acceptance::{Chronicle, Fleet, Thing, make, see};
 use dockerios_api::machine::macos_machine::MachinePhase;
-use dockerios_api::{IdentityPool, MachineIdentity, MacOSMachine, MacOSMachineClass, names};
+use dockerios_api::{IdentityPool, MacOSMachine, MacOSMachineClass, MachineIdentity, names};
 use dockerios_kubevirt::{DataVolume, VirtualMachine};
 use dockerios_testkit::{Answer, Cut, WriteCutter};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -21,12 +21,21 @@ const MOST_LIVES: usize = 150;
 const LIFE: Duration = Duration::from_secs(60);
 
 /// Lives of one write each, until `done`.
-async fn live(fleet: &Fleet, cutter: &WriteCutter, what: &str, done: impl AsyncFn() -> Result<bool>) -> Result<Vec<String>> {
+async fn live(
+    fleet: &Fleet,
+    cutter: &WriteCutter,
+    what: &str,
+    done: impl AsyncFn() -> Result<bool>,
+) -> Result<Vec<String>> {
     let mut writes = Vec::new();
     for _ in 0..MOST_LIVES {
         cutter.hold();
         let operator = fleet.spawn_operator(cutter.kubeconfig(), false)?;
-        cutter.arm(Cut { after: 1, answer: Answer::Lost, pid: operator.process.pid() })?;
+        cutter.arm(Cut {
+            after: 1,
+            answer: Answer::Lost,
+            pid: operator.process.pid(),
+        })?;
         let finished = async {
             while !done().await? {
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -53,7 +62,11 @@ pub(crate) async fn killed_between_any_two_writes_the_operator_goes_on_and_nothi
     let operator = fleet.spawn_operator(&kubeconfig, false)?;
     let _: IdentityPool = make::cluster(client, make::identities("cut", 2, "Recycle")).await?;
     see::condition(&fleet.all::<IdentityPool>(), "cut", "Replenished", "True").await?;
-    let retained = make::with(make::class_of("cut", "cut"), "systemDisk/reclaimPolicy", json!("Retain"));
+    let retained = make::with(
+        make::class_of("cut", "cut"),
+        "systemDisk/reclaimPolicy",
+        json!("Retain"),
+    );
     let _: MacOSMachineClass = make::cluster(client, retained).await?;
     see::condition(&fleet.all::<MacOSMachineClass>(), "cut", "Ready", "True").await?;
     let chronicle = Chronicle::start(client, ns).await?;
@@ -71,41 +84,70 @@ pub(crate) async fn killed_between_any_two_writes_the_operator_goes_on_and_nothi
         Ok(see::machine_phase(&machines.get("m").await?) == Some(MachinePhase::Ready))
     })
     .await?;
-    ensure!(born.len() >= 3, "it was made in {} cut writes: little is shown: {born:#?}", born.len());
+    ensure!(
+        born.len() >= 3,
+        "it was made in {} cut writes: little is shown: {born:#?}",
+        born.len()
+    );
     let volumes = fleet.api::<PersistentVolumeClaim>(ns);
     let system = names::of_machine("m", &uid, "system");
     let disk = volumes.get(&system).await?.uid();
 
     machines.delete("m", &DeleteParams::default()).await?;
-    let ended = live(fleet, &cutter, "the machine's end", async || Ok(machines.get_opt("m").await?.is_none())).await?;
-    ensure!(ended.len() >= 5, "it ended in {} cut writes: little is shown: {ended:#?}", ended.len());
-    eprintln!("killed after each of {} writes up to Ready and {} down to the end", born.len(), ended.len());
+    let ended = live(fleet, &cutter, "the machine's end", async || {
+        Ok(machines.get_opt("m").await?.is_none())
+    })
+    .await?;
+    ensure!(
+        ended.len() >= 5,
+        "it ended in {} cut writes: little is shown: {ended:#?}",
+        ended.len()
+    );
+    eprintln!(
+        "killed after each of {} writes up to Ready and {} down to the end",
+        born.len(),
+        ended.len()
+    );
 
     // no volume that is retained is lost, none that is not survives
     let left = volumes.list(&ListParams::default()).await?.items;
     let names: Vec<_> = left.iter().map(|volume| volume.name_any()).collect();
     ensure!(names == [system.clone()] && left[0].uid() == disk, "{names:?}");
-    let data: Vec<_> = fleet.api::<DataVolume>(ns).list(&ListParams::default()).await?.iter().map(|d| d.name_any()).collect();
+    let data: Vec<_> = fleet
+        .api::<DataVolume>(ns)
+        .list(&ListParams::default())
+        .await?
+        .iter()
+        .map(|d| d.name_any())
+        .collect();
     ensure!(data.iter().all(|name| *name == system), "{data:?}");
     see::none_left(&fleet.api::<VirtualMachine>(ns)).await?;
     // nothing was made twice
     let moments = chronicle.moments().await?;
     for thing in [Thing::VirtualMachine, Thing::DataVolume] {
         let mut made = HashSet::new();
-        for moment in moments.iter().filter(|m| m.thing == thing && m.label(names::MACHINE_UID) == uid) {
+        for moment in moments
+            .iter()
+            .filter(|m| m.thing == thing && m.label(names::MACHINE_UID) == uid)
+        {
             made.insert((moment.name.clone(), moment.uid.clone()));
         }
         let names: HashSet<_> = made.iter().map(|(name, _)| name).collect();
         ensure!(names.len() == made.len(), "{thing:?} made twice: {made:?}");
     }
     // the machine had one identity, and no identity leaked
-    let had: HashSet<_> =
-        moments.iter().filter(|m| m.thing == Thing::Identity && m.text("/status/claimRef/uid") == uid).map(|m| &m.name).collect();
+    let had: HashSet<_> = moments
+        .iter()
+        .filter(|m| m.thing == Thing::Identity && m.text("/status/claimRef/uid") == uid)
+        .map(|m| &m.name)
+        .collect();
     ensure!(had.len() == 1, "it had {had:?}");
     let operator = fleet.spawn_operator(&kubeconfig, false)?;
     let of_pool = ListParams::default().fields("spec.poolName=cut");
     see::until(&fleet.all::<IdentityPool>(), "cut", "two of two Available", |pool| {
-        pool.status.as_ref().is_some_and(|status| status.available == 2 && status.total == 2)
+        pool.status
+            .as_ref()
+            .is_some_and(|status| status.available == 2 && status.total == 2)
     })
     .await?;
     for identity in fleet.all::<MachineIdentity>().list(&of_pool).await? {

@@ -11,7 +11,11 @@ use kube::api::DeleteParams;
 use crate::fleet;
 
 fn holder(lease: &Lease) -> String {
-    lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone()).unwrap_or_default()
+    lease
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.holder_identity.clone())
+        .unwrap_or_default()
 }
 
 pub(crate) async fn when_the_leader_is_killed_the_other_goes_on_and_only_one_decides() -> Result<()> {
@@ -21,7 +25,10 @@ pub(crate) async fn when_the_leader_is_killed_the_other_goes_on_and_only_one_dec
     let kubeconfig = fleet.operators_kubeconfig().await?;
     let leases = fleet.api::<Lease>("dockerios-system");
     let leader = fleet.spawn_operator(&kubeconfig, true)?;
-    let held = see::until(&leases, "dockerios-operator", "a holder", |lease| !holder(lease).is_empty()).await?;
+    let held = see::until(&leases, "dockerios-operator", "a holder", |lease| {
+        !holder(lease).is_empty()
+    })
+    .await?;
     // its webhook and collector are on ports of their own; the last to register is called
     let other = fleet.spawn_another_operator(&kubeconfig)?;
     let _: IdentityPool = make::cluster(client, make::identities("leaders", 1, "Recycle")).await?;
@@ -29,7 +36,10 @@ pub(crate) async fn when_the_leader_is_killed_the_other_goes_on_and_only_one_dec
     let machine: MacOSMachine = make::within(client, ns, make::machine("m", "leaders")).await?;
     let machines = fleet.api::<MacOSMachine>(ns);
     see::machine(&machines, "m", MachinePhase::Ready).await?;
-    ensure!(holder(&leases.get("dockerios-operator").await?) == holder(&held), "the Lease changed hands for no reason");
+    ensure!(
+        holder(&leases.get("dockerios-operator").await?) == holder(&held),
+        "the Lease changed hands for no reason"
+    );
 
     // while it goes down
     machines.delete("m", &DeleteParams::default()).await?;
@@ -40,7 +50,12 @@ pub(crate) async fn when_the_leader_is_killed_the_other_goes_on_and_only_one_dec
     })
     .await?;
     see::gone(&machines, "m").await?;
-    ensure!(see::identity_of(client, &machine.uid().context("uid")?).await?.is_none(), "its identity leaked");
+    ensure!(
+        see::identity_of(client, &machine.uid().context("uid")?)
+            .await?
+            .is_none(),
+        "its identity leaked"
+    );
     ensure!(other.process.is_running(), "the other ended too");
     // one that is told to end gives the Lease back at once
     other.process.terminate(std::time::Duration::from_secs(20)).await?;

@@ -21,7 +21,9 @@ async fn fleet() -> Result<&'static Fleet> {
         furnished.map_err(|error| error.context(format!("the operator's log ends:\n{}", operator.process.tail(20))))?;
         anyhow::Ok(fleet)
     };
-    let set = FLEET.get_or_init(|| async { set().await.map_err(|error| format!("{error:#}")) }).await;
+    let set = FLEET
+        .get_or_init(|| async { set().await.map_err(|error| format!("{error:#}")) })
+        .await;
     set.as_ref().map_err(|error| anyhow::anyhow!("{error}"))
 }
 

@@ -60,45 +60,58 @@ pub(crate) async fn sixteen_claims_on_twelve_warm_machines_while_the_pool_rolls_
     })
     .await?;
 
-    let mut by_machine = HashMap::new();
+    let mut given = HashMap::new();
     for claim in &bound {
-        let machine = see::machine_of(claim)?;
-        let other = by_machine.insert(machine.clone(), claim.name_any());
-        ensure!(
-            other.is_none(),
-            "{machine} was given to {other:?} and {}",
-            claim.name_any()
-        );
+        let told = claim
+            .status
+            .as_ref()
+            .and_then(|status| status.machine_ref.as_ref())
+            .context("machineRef")?;
+        let other = given.insert(told.uid.clone(), claim.uid().unwrap_or_default());
+        ensure!(other.is_none(), "{} was given to two claims", told.name);
     }
+    // a machine made for a claim that was served another way meanwhile is a spare, and no claim was ever told of it
     chronicle
-        .always(
-            "no machine that is bound is deleted, none goes from one claim to another",
-            |world| {
-                world
-                    .iter()
-                    .filter(|m| m.thing == Thing::Machine && !m.text("/spec/claimRef/uid").is_empty())
-                    .all(|m| m.text("/metadata/deletionTimestamp").is_empty())
-            },
-        )
+        .always("no machine that a claim has is deleted", |world| {
+            world
+                .iter()
+                .filter(|m| m.thing == Thing::Machine && given.contains_key(&m.uid))
+                .all(|m| m.text("/spec/claimRef/uid").is_empty() || m.text("/metadata/deletionTimestamp").is_empty())
+        })
         .await?;
     let moments = chronicle.moments().await?;
     let mut claim_of: HashMap<&str, &str> = HashMap::new();
     for moment in moments.iter().filter(|m| m.thing == Thing::Machine) {
         let claim = moment.text("/spec/claimRef/uid");
-        if !claim.is_empty() {
-            ensure!(!moment.gone, "the bound machine {} was deleted", moment.name);
-            let known = claim_of.insert(&moment.uid, claim);
-            ensure!(
-                known.is_none_or(|known| known == claim),
-                "{} went from one claim to another",
-                moment.name
-            );
+        if claim.is_empty() {
+            continue;
         }
+        ensure!(
+            !(moment.gone && given.contains_key(&moment.uid)),
+            "{}, which a claim has, was deleted",
+            moment.name
+        );
+        let known = claim_of.insert(&moment.uid, claim);
+        ensure!(
+            known.is_none_or(|known| known == claim),
+            "{} went from one claim to another",
+            moment.name
+        );
     }
+    for (machine, claim) in &given {
+        ensure!(
+            claim_of.get(machine.as_str()) == Some(&claim.as_str()),
+            "machine {machine} is not bound to {claim}"
+        );
+    }
+    let told = moments
+        .iter()
+        .filter(|m| m.thing == Thing::Claim)
+        .map(|m| m.text("/status/machineRef/uid"));
+    let told: std::collections::HashSet<_> = told.filter(|uid| !uid.is_empty()).collect();
     ensure!(
-        claim_of.len() == 16,
-        "{} machines were bound to sixteen claims",
-        claim_of.len()
+        told.len() == 16 && told.iter().all(|uid| given.contains_key(*uid)),
+        "claims were told of {told:?}"
     );
     // what the roll replaced had no claim, and there was something to replace
     ensure!(

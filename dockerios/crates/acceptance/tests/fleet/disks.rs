@@ -51,7 +51,7 @@ pub(crate) async fn a_datavolume_that_cdi_collects_is_not_made_again_and_its_cla
     machines.delete("m", &DeleteParams::default()).await?;
     see::gone(&machines, "m").await?;
     see::none_left(&claims).await?;
-    crate::job::in_order(&chronicle, &uid, &identity).await?;
+    crate::job::in_order(&chronicle, &uid, &identity, &[Thing::Volume]).await?;
     let made: std::collections::HashSet<_> = chronicle
         .moments()
         .await?

@@ -98,7 +98,7 @@ pub(crate) async fn a_guest_that_ignores_the_power_button_gets_its_grace_before_
     fleet.sim.fault(&format!("no-agent {ns}/*"))?;
     machines.delete("deaf", &DeleteParams::default()).await?;
     see::gone(&machines, "deaf").await?;
-    crate::job::in_order(&chronicle, &uid, &identity).await?;
+    crate::job::in_order(&chronicle, &uid, &identity, &[Thing::DataVolume, Thing::Volume]).await?;
     // the guest was asked before KubeVirt was, and KubeVirt was asked before anything was deleted
     let moments = chronicle.moments().await?;
     let at = |what: &str, found: Option<&dockerios_acceptance::Moment>| {

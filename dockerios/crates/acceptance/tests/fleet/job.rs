@@ -113,7 +113,7 @@ pub(crate) async fn claim_a_macos_machine_and_get_one_warm_then_cold_until_its_t
             .is_empty(),
         "a disk is left"
     );
-    in_order(&chronicle, &uid, &identity).await?;
+    in_order(&chronicle, &uid, &identity, &[Thing::DataVolume, Thing::Volume]).await?;
 
     // the cold one's time runs out
     see::event(client, ns, "cold", "ExpiresSoon").await?;
@@ -144,7 +144,8 @@ pub(crate) async fn claim_a_macos_machine_and_get_one_warm_then_cold_until_its_t
 }
 
 /// Instance and pod, VirtualMachine, disks, ConfigMap, identity, machine: each gone before the next begins to go.
-pub(crate) async fn in_order(chronicle: &Chronicle, uid: &str, identity: &str) -> Result<()> {
+/// `disks`: what may not be told to go before the instance has gone.
+pub(crate) async fn in_order(chronicle: &Chronicle, uid: &str, identity: &str, disks: &[Thing]) -> Result<()> {
     let its = |moment: &dockerios_acceptance::Moment| moment.label(names::MACHINE_UID) == uid;
     let steps = [
         (
@@ -172,11 +173,9 @@ pub(crate) async fn in_order(chronicle: &Chronicle, uid: &str, identity: &str) -
     ];
     let moments = chronicle.moments().await?;
     // no disk is deleted before the instance is gone
-    let first_deleted = moments.iter().find(|m| {
-        matches!(m.thing, Thing::DataVolume | Thing::Volume)
-            && its(m)
-            && (m.gone || !m.text("/metadata/deletionTimestamp").is_empty())
-    });
+    let first_deleted = moments
+        .iter()
+        .find(|m| disks.contains(&m.thing) && its(m) && (m.gone || !m.text("/metadata/deletionTimestamp").is_empty()));
     let first_deleted = first_deleted.context("its disks went")?.at;
     for (what, at) in &steps[..2] {
         ensure!(

@@ -93,7 +93,7 @@ pub(crate) async fn a_lost_node_frees_nothing_until_it_is_known_what_became_of_t
         gone > back_at,
         "the instance was gone at {gone}, before the node came back at {back_at}"
     );
-    crate::job::in_order(&chronicle, &uid, &identity).await?;
+    crate::job::in_order(&chronicle, &uid, &identity, &[Thing::DataVolume, Thing::Volume]).await?;
     // nobody removed pod or instance by force
     let forced = fleet.requests()?.into_iter().find(|request| {
         request.namespace == ns
@@ -174,8 +174,8 @@ pub(crate) async fn a_cordoned_node_whose_instance_has_no_node_name_is_left_all_
     let (ns, client) = (scratch.name(), &fleet.client);
     let _: MacOSMachineClass = make::cluster(client, make::on_node(make::class("cordoned"), "kvm-cordoned")).await?;
     let _: MacOSMachinePool = make::within(client, ns, make::pool("p", "cordoned", 0, 2)).await?;
-    // the launcher never runs, so its instance never notes where it is
-    fleet.sim.fault(&format!("stranded {ns}/*"))?;
+    // its kubelet starts nothing, so the instance never notes where its launcher is
+    fleet.sim.fault("node-lost /kvm-cordoned")?;
     let scale = Patch::Merge(json!({"spec": {"replicas": 1}}));
     fleet
         .api::<MacOSMachinePool>(ns)
@@ -215,7 +215,7 @@ pub(crate) async fn a_cordoned_node_whose_instance_has_no_node_name_is_left_all_
         m.metadata.deletion_timestamp.is_some()
     })
     .await?;
-    fleet.sim.clear(&format!("stranded {ns}/*"))?;
+    fleet.sim.clear("node-lost /kvm-cordoned")?;
     see::gone(&machines, &first.name_any()).await?;
     let none = Patch::Merge(json!({"spec": {"replicas": 0}}));
     fleet
