@@ -394,9 +394,8 @@ fn timed_out(pass: &mut Pass, objects: &Objects, word: &Word, timeout: SignedDur
         _ => Reason::ReadinessTimeout,
     };
     let message = format!(
-        "not ready within {}s after power-on (readinessTimeout of its class): {last}. See its last screen: kubectl dockerios screenshot mac/{}",
-        timeout.as_secs(),
-        pass.machine().name_any()
+        "not ready within {}s after power-on (readinessTimeout of its class): {last}. status.failure.screen names the ConfigMap with its last screen",
+        timeout.as_secs()
     );
     pass.fail(objects, reason, message);
 }
