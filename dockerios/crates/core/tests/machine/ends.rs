@@ -315,6 +315,17 @@ fn a_deleted_machine_that_its_claim_holds_leaves_a_drained_node_at_the_deadline_
     world.wait(3601);
     world.settle();
     assert_eq!(world.reason("Ready"), "ShuttingDown");
+    // its instance is down, and nothing marks the node any more
+    world.remove("VirtualMachineInstance", VM);
+    for pod in world.names("Pod") {
+        world.remove("Pod", &pod);
+    }
+    world.settle();
+    assert_eq!(
+        world.names("MacOSMachine"),
+        Vec::<String>::new(),
+        "the claim does not hold what is left"
+    );
 }
 
 #[test]
