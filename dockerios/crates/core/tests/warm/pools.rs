@@ -64,7 +64,7 @@ fn machines_are_made_with_owner_labels_and_hash_until_they_are_enough() {
     assert_eq!(
         status.selector,
         pool.uid()
-            .map(|uid| format!("machine.dockerios.io/pool-uid={uid},machine.dockerios.io/claimed!=true"))
+            .map(|uid| format!("machine.dockerios.io/pool-uid={uid},machine.dockerios.io/claimed notin (true)"))
     );
 }
 

@@ -109,7 +109,8 @@ pub(super) fn report(
     plan.report(&MacOSMachinePoolStatus {
         observed_generation: pool.metadata.generation,
         replicas: number(census.replicas()),
-        selector: pool.uid().map(|uid| format!("{POOL_UID}={uid},{CLAIMED}!=true")),
+        // not `!=`: clients that make a LabelSelector of it, `kubectl scale` and autoscalers, cannot read that
+        selector: pool.uid().map(|uid| format!("{POOL_UID}={uid},{CLAIMED} notin (true)")),
         warm: number(census.warm()),
         claimed: number(census.claimed.len()),
         waiting: number(census.waiting),
