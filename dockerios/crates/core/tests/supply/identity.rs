@@ -298,6 +298,20 @@ fn a_lost_status_is_rebuilt_from_the_objects_that_carry_the_identity_and_counts_
 }
 
 #[test]
+fn a_used_identity_whose_claim_ref_alone_was_lost_goes_back_to_the_machine_that_runs_with_it() {
+    let mut forged = allocated(1, "A", true);
+    let used = forged["status"]["usedAt"].clone();
+    forged["status"]["claimRef"] = Value::Null;
+    let mut facts = facts(forged);
+    facts.carriers = Seen::Present(vec![carrier("A", true)]);
+    let (status, _) = written(&pass(&facts));
+    assert_eq!(
+        (&status["phase"], &status["claimRef"]["uid"], &status["usedAt"]),
+        (&json!("Allocated"), &json!("A"), &used)
+    );
+}
+
+#[test]
 fn a_lost_status_with_nothing_that_runs_goes_by_policy_and_is_never_deleted_for_it() {
     for (policy, reason) in [
         ("Recycle", "Reclaiming"),

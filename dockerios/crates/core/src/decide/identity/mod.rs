@@ -250,9 +250,11 @@ impl Pass<'_> {
             .collect();
         machines.sort_by(|a, b| a.uid.cmp(&b.uid));
         machines.dedup();
-        if let ([machine], false) = (machines.as_slice(), self.before.used_at.is_some()) {
+        // every way of giving it back changes its words: one that still says Allocated was not given back
+        let kept = self.before.used_at.is_some() && !self.says(IdentityReason::Allocated);
+        if let ([machine], false) = (machines.as_slice(), kept) {
             // whether it was Ready is not known: the policy shall apply
-            self.status.used_at = Some(Time(self.now));
+            self.status.used_at.get_or_insert(Time(self.now));
             let message = format!(
                 "machine {}/{} has it, as its objects say",
                 machine.namespace, machine.name
@@ -398,8 +400,12 @@ impl Pass<'_> {
     }
 
     fn was_quarantined(&self) -> bool {
+        self.says(IdentityReason::QuarantinedByPolicy)
+    }
+
+    fn says(&self, reason: IdentityReason) -> bool {
         let ready = of(&self.before.conditions, IdentityCondition::Ready.word());
-        ready.is_some_and(|ready| ready.reason == IdentityReason::QuarantinedByPolicy.word())
+        ready.is_some_and(|ready| ready.reason == reason.word())
     }
 
     fn annotated(&self) -> bool {
