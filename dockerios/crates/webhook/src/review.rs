@@ -10,12 +10,12 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use dockerios_core::admit::Verdict;
+use dockerios_core::admit::{Refusal, Verdict};
 use http::StatusCode;
 use kube::core::{
     DynamicObject,
     admission::{AdmissionRequest, AdmissionResponse, AdmissionReview},
-    response::{StatusDetails, StatusSummary},
+    response::{StatusCause, StatusDetails, StatusSummary},
 };
 
 use crate::{Answer, Observe, facts::Eyes, judge::judge};
@@ -96,13 +96,22 @@ fn respond(request: &AdmissionRequest<DynamicObject>, verdict: Verdict) -> Admis
             group: request.kind.group.clone(),
             kind: request.kind.kind.clone(),
             uid: String::new(),
-            causes: Vec::new(),
+            causes: verdict.refusals.iter().map(cause).collect(),
             // clients that honour Retry-After ask again by themselves
             retry_after_seconds: u32::from(for_now),
         });
     }
     response.warnings = Some(verdict.warnings).filter(|warnings| !warnings.is_empty());
     response
+}
+
+/// Of an object that is Invalid, kubectl prints the causes and never the message.
+fn cause(refusal: &Refusal) -> StatusCause {
+    StatusCause {
+        reason: "FieldValueInvalid".to_owned(),
+        message: format!("[{}] {}; {}", refusal.rule, refusal.problem, refusal.way_out),
+        field: refusal.field.to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ async fn what_cannot_be_seen_is_answered_503_with_the_advice_to_try_again() {
 }
 
 #[tokio::test]
-async fn a_fault_is_answered_422_invalid() {
+async fn a_fault_is_answered_422_invalid_with_the_causes_that_kubectl_prints() {
     let asked = review("macosmachineclaims", "MacOSMachineClaim", claim(json!({"poolName": 7})));
     let (_, answer) = ask(asked.to_string()).await;
     assert_eq!(answer["response"]["status"]["code"], 422, "{answer}");
@@ -88,6 +88,11 @@ async fn a_fault_is_answered_422_invalid() {
         message.starts_with("[readable] macosmachineclaim team-a/x"),
         "{message}"
     );
+    let causes = &answer["response"]["status"]["details"]["causes"];
+    assert_eq!(causes.as_array().map(Vec::len), Some(1), "{answer}");
+    let cause = causes[0]["message"].as_str().unwrap_or_default();
+    assert!(cause.starts_with("[readable] ") && cause.contains("; "), "{answer}");
+    assert_eq!(causes[0]["reason"], "FieldValueInvalid", "{answer}");
 }
 
 #[tokio::test]
