@@ -109,6 +109,15 @@ pub(crate) async fn until(
             if done(&object) {
                 return Ok(object);
             }
+            // nothing more comes of it
+            if text(&object, "/status/phase") == "Failed" {
+                bail!(
+                    "{} {name} failed: {} While it is there: kubectl describe {}/{name}",
+                    kind.2,
+                    condition(&object, "Ready", "message"),
+                    kind.3
+                );
+            }
         }
         bail!("the watch of {} {name} ended", kind.2)
     };

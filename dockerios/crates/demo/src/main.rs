@@ -95,7 +95,14 @@ fn cannot_begin(why: &str) -> ExitCode {
 /// temporary folder of its own. Returns only with an error.
 fn furnished(arguments: &Arguments) -> anyhow::Error {
     let begin = || -> Result<std::io::Error> {
-        let temporary = tempfile::Builder::new().prefix("dockerios-demo.").tempdir()?.keep();
+        // hooks' sockets lie in it, and a socket's path has 107 bytes
+        let whole = std::env::temp_dir();
+        let short = if whole.as_os_str().len() > 32 {
+            Path::new("/tmp")
+        } else {
+            &whole
+        };
+        let temporary = tempfile::Builder::new().prefix("demo.").tempdir_in(short)?.keep();
         let mut again = Command::new(std::env::current_exe()?);
         again.args(std::env::args_os().skip(1));
         again.env(FURNISHED, &temporary).env("TMPDIR", &temporary);

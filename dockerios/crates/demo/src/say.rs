@@ -28,8 +28,8 @@ pub(crate) fn note(text: impl AsRef<str>) {
 /// What a command printed, each line as it is but for what does not fit.
 pub(crate) fn output(text: &str) {
     for row in text.lines() {
-        let short: String = row.chars().take(WIDTH - 3).collect();
-        line(format!("   {}", short.trim_end()));
+        let short: String = row.chars().take(WIDTH - 1).collect();
+        line(format!(" {}", short.trim_end()));
     }
 }
 

@@ -274,10 +274,11 @@ async fn eight(cluster: &Cluster) -> Result<()> {
         text(event, "/note")
     ));
     let now = eye::api(&cluster.client, eye::MACHINE, team).get(name).await?;
-    say::note(format!(
-        "by now: {}",
-        condition(&serde_json::to_value(now)?, "Ready", "message")
-    ));
+    let now = serde_json::to_value(now)?;
+    let message = condition(&now, "Ready", "message");
+    if message != text(event, "/note") {
+        say::note(format!("by now: {message}"));
+    }
     Ok(())
 }
 
