@@ -9,15 +9,17 @@ use anyhow::Result;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::Runtime;
 
+type Play = fn() -> Pin<Box<dyn Future<Output = Result<()>>>>;
+
 /// One proof: a sentence, and what shows it.
 pub struct Scene {
     name: &'static str,
-    play: fn() -> Pin<Box<dyn Future<Output = Result<()>>>>,
+    play: Play,
 }
 
 impl Scene {
     /// Named as libtest names a test.
-    pub const fn new(name: &'static str, play: fn() -> Pin<Box<dyn Future<Output = Result<()>>>>) -> Scene {
+    pub const fn new(name: &'static str, play: Play) -> Scene {
         Scene { name, play }
     }
 }

@@ -16,7 +16,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
     runtime::events::EventType,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     queue::{Again, Key},
@@ -261,7 +261,7 @@ async fn say(
     if vm.spec.run_strategy.is_none() {
         wished.as_object_mut().and_then(|fields| fields.remove("runStrategy"));
     }
-    if Value::from(wished.clone()) == json!(before) {
+    if wished == json!(before) {
         return Ok(());
     }
     let api = world.api::<VirtualMachine>(&vm.namespace().unwrap_or_default());
