@@ -78,9 +78,9 @@ pub(super) fn judge(pass: &mut Pass, objects: &Objects, life: &Life) -> Drain {
 /// Whether the machine goes because its node was to be emptied: once its instance is down nothing marks that node any
 /// more, and a claim that was waited for long enough does not hold what is left.
 fn left(pass: &Pass) -> bool {
-    let told = pass.stood(Condition::Draining).is_some_and(|stood| {
-        stood.status == Verdict::True && stood.reason == Reason::Draining.word()
-    });
+    let told = pass
+        .stood(Condition::Draining)
+        .is_some_and(|stood| stood.status == Verdict::True && stood.reason == Reason::Draining.word());
     told && pass.machine().metadata.deletion_timestamp.is_some()
 }
 
