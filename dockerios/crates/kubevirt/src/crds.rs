@@ -9,7 +9,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use kube::CustomResourceExt;
 
-use crate::{DataVolume, KubeVirt, Plugin, StorageProfile, VirtualMachine, VirtualMachineInstance};
+use crate::{CdiConfig, DataVolume, KubeVirt, Plugin, StorageProfile, VirtualMachine, VirtualMachineInstance};
 
 /// Definitions of every kind of this crate. The names, groups, versions and scopes are those of the real ones.
 pub fn crds() -> Vec<CustomResourceDefinition> {
@@ -19,6 +19,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         (VirtualMachineInstance::crd(), false),
         (DataVolume::crd(), true),
         (StorageProfile::crd(), true),
+        (CdiConfig::crd(), true),
         (KubeVirt::crd(), true),
         (Plugin::crd(), false),
     ]

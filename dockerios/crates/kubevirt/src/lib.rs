@@ -11,7 +11,7 @@
 //! | [`vmi`] | `VirtualMachineInstance`, and the template within a `VirtualMachine` |
 //! | [`domain`] | what the machine looks like: `spec.domain`, volumes, networks |
 //! | [`datavolume`] | CDI's `DataVolume` and `StorageProfile` |
-//! | [`platform`] | KubeVirt's own `KubeVirt` and `Plugin` |
+//! | [`platform`] | KubeVirt's own `KubeVirt` and `Plugin`, CDI's `CDIConfig` |
 //! | [`names`] | labels, annotations, finalizers and condition types of both projects |
 //! | [`crds`] | definitions of these kinds, for a cluster that has not got the real ones |
 
@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crds::crds;
 pub use datavolume::{DataVolume, StorageProfile};
-pub use platform::{KubeVirt, Plugin};
+pub use platform::{CdiConfig, KubeVirt, Plugin};
 pub use vm::VirtualMachine;
 pub use vmi::VirtualMachineInstance;
 

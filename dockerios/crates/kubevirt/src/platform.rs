@@ -1,4 +1,5 @@
-//! KubeVirt's own configuration: the gates and devices that DockerIOS needs, and plugins, of which it must know.
+//! The configuration of KubeVirt and of CDI: the gates and devices that DockerIOS needs, and plugins, of which it must
+//! know.
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -123,3 +124,21 @@ pub struct KubeVirtStatus {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PluginSpec {}
+
+/// CDI's configuration as it is in force; the one object is called `config`.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "cdi.kubevirt.io",
+    version = "v1beta1",
+    kind = "CDIConfig",
+    plural = "cdiconfigs",
+    root = "CdiConfig",
+    derive = "Default",
+    derive = "PartialEq"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct CdiConfigSpec {
+    /// Gates that are on, such as `HonorWaitForFirstConsumer`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub feature_gates: Vec<String>,
+}

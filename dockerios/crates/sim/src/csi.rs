@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
+use dockerios_kubevirt::names;
 use k8s_openapi::api::{
     core::v1::{PersistentVolume, PersistentVolumeClaim},
     storage::v1::{CSIStorageCapacity, StorageClass},
@@ -54,6 +55,14 @@ pub(crate) fn has_consumer(claim: &PersistentVolumeClaim) -> bool {
     claim.annotations().contains_key(SELECTED_NODE)
 }
 
+/// Its DataVolume asks for a volume before there is a consumer: CDI's own importer pod is one.
+pub(crate) fn binds_at_once(asked: &impl ResourceExt) -> bool {
+    asked
+        .annotations()
+        .get(names::IMMEDIATE_BINDING)
+        .is_some_and(|value| value != "false")
+}
+
 pub(crate) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
 }
@@ -70,7 +79,6 @@ pub(crate) async fn claim(world: Arc<World>, key: Key) -> Result<Again> {
     let annotations = claim.annotations();
     if claim.metadata.deletion_timestamp.is_some()
         || spec.volume_name.is_some()
-        || !annotations.contains_key(PROVISIONER)
         || world.fault(Fault::Unbound, &claim.metadata).is_some()
     {
         return Ok(None);
@@ -84,7 +92,15 @@ pub(crate) async fn claim(world: Arc<World>, key: Key) -> Result<Again> {
         .iter()
         .any(|known| known.provisioner == class.provisioner);
     let filled = annotations.get(FILLED).is_some_and(|phase| phase == "Succeeded");
-    if !ours || waits_for_consumer(&class) && !has_consumer(&claim) || annotations.contains_key(POPULATED) && !filled {
+    let populated = annotations.contains_key(POPULATED);
+    if !ours || populated && !filled {
+        return Ok(None);
+    }
+    // CDI filled a claim of its own, which its pod consumed, and hands the volume over to this one: nobody asked the
+    // provisioner on behalf of this one, and the volume's reference to it is what binds it
+    let handed_over = populated && binds_at_once(&*claim);
+    let asked = annotations.contains_key(PROVISIONER) && (!waits_for_consumer(&class) || has_consumer(&claim));
+    if !asked && !handed_over {
         return Ok(None);
     }
     let size = spec

@@ -24,11 +24,12 @@ use crate::{
 
 const MANAGER: &str = "dockerios-sim";
 /// Definitions that are of use here; the rest of KubeVirt's and CDI's is not played.
-const DEFINITIONS: [&str; 9] = [
+const DEFINITIONS: [&str; 10] = [
     "kubevirt/virtualmachines.kubevirt.io.yaml",
     "kubevirt/virtualmachineinstances.kubevirt.io.yaml",
     "kubevirt/kubevirts.kubevirt.io.yaml",
     "kubevirt/plugins.plugin.kubevirt.io.yaml",
+    "cdi/cdiconfigs.cdi.kubevirt.io.yaml",
     "cdi/datavolumes.cdi.kubevirt.io.yaml",
     "cdi/storageprofiles.cdi.kubevirt.io.yaml",
     "snapshot/snapshot.storage.k8s.io_volumesnapshots.yaml",
@@ -128,7 +129,7 @@ pub(crate) async fn has_snapshots(client: &Client) -> Result<bool> {
         .is_some())
 }
 
-/// Storage classes, profiles, the KubeVirt object.
+/// Storage classes, profiles, CDI's configuration, the KubeVirt object.
 pub(crate) async fn objects(client: &Client, options: &Options) -> Result<()> {
     for namespace in [NAMESPACE, "kubevirt"] {
         apply(
@@ -170,6 +171,9 @@ pub(crate) async fn objects(client: &Client, options: &Options) -> Result<()> {
         }
         profile(client, class, snapshot_class).await?;
     }
+    // claims of waiting classes are left to their first consumer, as `cdi` does with this gate
+    let cdi = json!({"metadata": {"name": "config"}, "spec": {"featureGates": ["HonorWaitForFirstConsumer"]}});
+    apply(client, "cdi.kubevirt.io/v1beta1", "CDIConfig", "cdiconfigs", cdi).await?;
     let kubevirt = json!({
         "metadata": {"name": "kubevirt", "namespace": "kubevirt"},
         "spec": {"configuration": {"developerConfiguration": {"featureGates": options.feature_gates},

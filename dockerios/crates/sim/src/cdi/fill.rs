@@ -184,11 +184,7 @@ async fn fill(
     let Some(class) = csi::class_of(world, class) else {
         return Ok(Some(LOOK_AGAIN));
     };
-    let immediate = volume
-        .annotations()
-        .get(names::IMMEDIATE_BINDING)
-        .is_some_and(|value| value != "false");
-    if csi::waits_for_consumer(&class) && !csi::has_consumer(claim) && !immediate {
+    if csi::waits_for_consumer(&class) && !csi::has_consumer(claim) && !csi::binds_at_once(volume) {
         let mut said = Said::new("PendingPopulation");
         said.bound.2 = format!("PVC {} Pending", claim.name_any());
         return say(world, volume, said).await;

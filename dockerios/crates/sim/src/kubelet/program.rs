@@ -14,7 +14,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use k8s_openapi::api::core::v1::{ConfigMap, Container, PersistentVolumeClaim, Pod, Secret, Volume};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Container, DownwardAPIVolumeFile, PersistentVolumeClaim, Pod, Secret, Volume,
+};
 use kube::ResourceExt;
 use tokio::task::AbortHandle;
 
@@ -39,6 +41,8 @@ const LAUNCHER_PROGRAMS: [(&str, &str); 6] = [
     ("/usr/sbin/libvirtd", "libvirtd"),
 ];
 const TERMINATION_LOG: &str = "/dev/termination-log";
+/// How the ServiceAccount admission plugin names the volume that it adds.
+const API_ACCESS: &str = "kube-api-access-";
 
 struct Running {
     outcome: Option<Outcome>,
@@ -325,24 +329,52 @@ fn downward(pod: &Pod, field: &str) -> Result<String> {
     Ok(value.unwrap_or_default())
 }
 
+async fn write_map(world: &World, namespace: &str, name: &str, path: &Path) -> Result<()> {
+    let map = world.api::<ConfigMap>(namespace).get(name).await?;
+    for (key, text) in map.data.into_iter().flatten() {
+        fs::write(path.join(key), text)?;
+    }
+    for (key, bytes) in map.binary_data.into_iter().flatten() {
+        fs::write(path.join(key), bytes.0)?;
+    }
+    Ok(())
+}
+
+async fn write_secret(world: &World, namespace: &str, name: &str, path: &Path) -> Result<()> {
+    let secret = world.api::<Secret>(namespace).get(name).await?;
+    for (key, bytes) in secret.data.into_iter().flatten() {
+        fs::write(path.join(key), bytes.0)?;
+    }
+    Ok(())
+}
+
+fn write_fields(pod: &Pod, files: Option<&Vec<DownwardAPIVolumeFile>>, path: &Path) -> Result<()> {
+    for file in files.into_iter().flatten() {
+        let field = file.field_ref.as_ref().map(|field| field.field_path.as_str());
+        fs::write(path.join(&file.path), downward(pod, field.unwrap_or_default())?)?;
+    }
+    Ok(())
+}
+
 async fn mounted(world: &World, pod: &Pod, volume: &Volume, directory: &Path) -> Result<PathBuf> {
     let namespace = &*pod.namespace().unwrap_or_default();
     let path = directory.join("volumes").join(&volume.name);
     private(&path)?;
+    // what admission gives every pod to reach the API server with: no program that is run here does, so it holds nothing
+    if volume.projected.is_some() && volume.name.starts_with(API_ACCESS) {
+        return Ok(path);
+    }
+    let unknown = || {
+        anyhow!(
+            "volume {:?} is of a kind that the simulator does not mount",
+            volume.name
+        )
+    };
     if let Some(map) = &volume.config_map {
-        let map = world.api::<ConfigMap>(namespace).get(&map.name).await?;
-        for (key, text) in map.data.into_iter().flatten() {
-            fs::write(path.join(key), text)?;
-        }
-        for (key, bytes) in map.binary_data.into_iter().flatten() {
-            fs::write(path.join(key), bytes.0)?;
-        }
+        write_map(world, namespace, &map.name, &path).await?;
     } else if let Some(secret) = &volume.secret {
         let name = secret.secret_name.clone().unwrap_or_default();
-        let secret = world.api::<Secret>(namespace).get(&name).await?;
-        for (key, bytes) in secret.data.into_iter().flatten() {
-            fs::write(path.join(key), bytes.0)?;
-        }
+        write_secret(world, namespace, &name, &path).await?;
     } else if let Some(image) = &volume.image {
         let reference = image.reference.clone().unwrap_or_default();
         let known = world.options.images.get(&reference).or(world.options.images.get("*"));
@@ -350,19 +382,18 @@ async fn mounted(world: &World, pod: &Pod, volume: &Volume, directory: &Path) ->
             .cloned()
             .ok_or_else(|| anyhow!("no directory stands for image {reference:?}: give one with --image"));
     } else if let Some(files) = &volume.downward_api {
-        for file in files.items.iter().flatten() {
-            let field = file
-                .field_ref
-                .as_ref()
-                .map(|field| field.field_path.as_str())
-                .unwrap_or_default();
-            fs::write(path.join(&file.path), downward(pod, field)?)?;
+        write_fields(pod, files.items.as_ref(), &path)?;
+    } else if let Some(projected) = &volume.projected {
+        for source in projected.sources.iter().flatten() {
+            match (&source.config_map, &source.secret, &source.downward_api) {
+                (Some(map), ..) => write_map(world, namespace, &map.name, &path).await?,
+                (_, Some(secret), _) => write_secret(world, namespace, &secret.name, &path).await?,
+                (.., Some(files)) => write_fields(pod, files.items.as_ref(), &path)?,
+                _ => return Err(unknown()),
+            }
         }
     } else if volume.empty_dir.is_none() {
-        bail!(
-            "volume {:?} is of a kind that the simulator does not mount",
-            volume.name
-        );
+        return Err(unknown());
     }
     Ok(path)
 }

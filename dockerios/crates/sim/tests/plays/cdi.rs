@@ -1,6 +1,6 @@
 //! Volumes that are filled, wait, are refused, fail.
 
-use dockerios_kubevirt::{DataVolume, condition, datavolume::DataVolumePhase, names, vmi::VmiPhase};
+use dockerios_kubevirt::{CdiConfig, DataVolume, condition, datavolume::DataVolumePhase, names, vmi::VmiPhase};
 use dockerios_testkit::{History, expect};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{Api, ResourceExt, api::PostParams};
@@ -153,6 +153,56 @@ spec:
             progress.ends_with('%') && progress != "100.0%"
         });
         assert!(told, "no progress was told");
+        Ok(())
+    });
+}
+
+#[test]
+fn an_import_that_is_to_bind_at_once_needs_no_machine_and_one_that_is_not_waits_for_it() {
+    run(async {
+        let stage = stage("atonce").await?;
+        for (name, asked) in [("image", "true"), ("waiting", "false")] {
+            stage
+                .apply(&format!(
+                    "
+apiVersion: cdi.kubevirt.io/v1beta1
+kind: DataVolume
+metadata: {{name: {name}, annotations: {{{}: \"{asked}\"}}}}
+spec:
+  source: {{http: {{url: \"https://images.example.com/sequoia.raw\"}}}}
+  storage: {{accessModes: [ReadWriteOnce], volumeMode: Block, storageClassName: mac-copy, resources: {{requests: {{storage: 200Gi}}}}}}
+",
+                    names::IMMEDIATE_BINDING
+                ))
+                .await?;
+        }
+        for (name, reached) in [
+            ("image", DataVolumePhase::Succeeded),
+            ("waiting", DataVolumePhase::PendingPopulation),
+        ] {
+            expect::until(
+                stage.api::<DataVolume>()?,
+                name,
+                "its phase",
+                move |volume: &DataVolume| phase(volume) == reached,
+            )
+            .await?;
+        }
+        let claims = stage.api::<PersistentVolumeClaim>()?;
+        let bound = claims.get("image").await?.spec.and_then(|spec| spec.volume_name);
+        assert!(bound.is_some(), "a DataVolume succeeded without a volume");
+        let waiting = claims.get("waiting").await?.spec.and_then(|spec| spec.volume_name);
+        assert_eq!(waiting, None, "a volume was made without a consumer");
+        Ok(())
+    });
+}
+
+#[test]
+fn the_installed_cdi_leaves_a_claim_to_its_first_consumer() {
+    run(async {
+        let stage = stage("gates").await?;
+        let config = Api::<CdiConfig>::all(stage.client.clone()).get("config").await?;
+        assert_eq!(config.spec.feature_gates, ["HonorWaitForFirstConsumer"]);
         Ok(())
     });
 }
