@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     api::{Api, Fault, path},
     guard::{Unproven, prove},
+    leader::Term,
     queue::Barrier,
     shelf::{place, version_of},
     source::Source,
@@ -35,6 +36,8 @@ pub struct Hands {
     pub secrets: Arc<dyn Secrets>,
     /// Where images, bootdisks and keys are.
     pub platform_namespace: String,
+    /// For how long anything may be written.
+    pub term: Term,
 }
 
 /// How it went.
@@ -62,6 +65,9 @@ fn same_secret(stored: &Value, wanted: &Value) -> bool {
         })
 }
 
+/// Why nothing is written.
+const NOT_LEADER: &str = "the leader's Lease may be lost";
+
 enum Stop {
     Conflict(String),
     Refused(Refusal),
@@ -77,6 +83,10 @@ impl Hands {
     pub async fn carry_out(&self, id: &Id, version: &str, plan: &Plan, osk: Option<&SecretKey>) -> Outcome {
         let (mut outcome, mut version) = (Outcome::default(), version.to_owned());
         for step in &plan.steps {
+            if !self.term.holds() {
+                outcome.later = Some(NOT_LEADER.into());
+                return outcome;
+            }
             match self.step(step, osk).await {
                 Ok(written) => {
                     outcome.note(step.id().kind, written.as_ref());
@@ -90,7 +100,7 @@ impl Hands {
                 }
             }
         }
-        if let Some(status) = &plan.status {
+        if let Some(status) = plan.status.as_ref().filter(|_| self.term.holds()) {
             let object = status_of(id, &version, status);
             match self.api.apply_status(id, &object).await {
                 Ok(written) => outcome.note(id.kind, Some(&written)),
@@ -159,7 +169,11 @@ impl Hands {
                 let label = format!("{key}={value}");
                 match self.api.would_delete_labelled(*kind, namespace, &label).await {
                     Ok(there) if there.is_empty() => return Ok(None),
-                    Ok(_) => self.api.delete_labelled(*kind, namespace, &label).await.map(|_| Value::Null),
+                    Ok(_) => self
+                        .api
+                        .delete_labelled(*kind, namespace, &label)
+                        .await
+                        .map(|_| Value::Null),
                     Err(fault) => Err(fault),
                 }
             }
@@ -209,9 +223,15 @@ impl Hands {
             return Err(name_taken(&id));
         };
         let label = format!("{}={uid}", names::MACHINE_UID);
-        let ours = self.api.would_delete_labelled(Kind::Secret, &id.namespace, &label).await;
+        let ours = self
+            .api
+            .would_delete_labelled(Kind::Secret, &id.namespace, &label)
+            .await;
         let ours = ours.map_err(|fault| stop(&id, fault))?;
-        if let Some(same) = ours.into_iter().find(|there| place(there).1 == id.name && same_secret(there, body)) {
+        if let Some(same) = ours
+            .into_iter()
+            .find(|there| place(there).1 == id.name && same_secret(there, body))
+        {
             return Ok(Some(same));
         }
         self.api

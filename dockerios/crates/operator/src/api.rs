@@ -85,7 +85,11 @@ impl Api {
     /// What [`Api::delete_labelled`] would delete, by a dry run: shows objects of ours where nothing may be read.
     pub async fn would_delete_labelled(&self, kind: Kind, namespace: &str, label: &str) -> Result<Vec<Value>, Fault> {
         // the API server reads the body; whoever looks at the request from outside, its query
-        let path = format!("{}?dryRun=All&labelSelector={}", collection(kind, namespace), encoded(label));
+        let path = format!(
+            "{}?dryRun=All&labelSelector={}",
+            collection(kind, namespace),
+            encoded(label)
+        );
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "dryRun": ["All"]});
         let mut list = self.send(Method::DELETE, path, "application/json", &options).await?;
         Ok(match list["items"].take() {

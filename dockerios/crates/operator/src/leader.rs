@@ -4,7 +4,10 @@
 //! own monotonic clock from *before* the renewal was sent; the challenger from when it saw the record change. No clock
 //! of one machine is compared with that of another.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
@@ -25,10 +28,36 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// Name of the Lease.
 pub const LEASE: &str = "dockerios-operator";
 
+/// The time for which this process may act as the leader. Asked before every write: a process that was stopped and goes
+/// on must not carry out what it decided before somebody else was elected.
+#[derive(Clone, Debug, Default)]
+pub struct Term(Arc<Mutex<Option<Instant>>>);
+
+impl Term {
+    /// Whether the Lease is still held, by this machine's monotonic clock.
+    pub fn holds(&self) -> bool {
+        let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Of a process that no other can compete with.
+    pub fn endless() -> Self {
+        Self(Arc::new(Mutex::new(
+            Instant::now().checked_add(Duration::from_secs(u64::from(u32::MAX))),
+        )))
+    }
+
+    /// Held since `renewed`, the moment before the renewal was sent.
+    fn renewed(&self, renewed: Instant) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(renewed + GIVES_UP);
+    }
+}
+
 /// A candidate.
 pub struct Candidate {
     leases: Api<Lease>,
     identity: String,
+    term: Term,
 }
 
 impl Candidate {
@@ -37,17 +66,24 @@ impl Candidate {
         Self {
             leases: Api::namespaced(client, namespace),
             identity,
+            term: Term::default(),
         }
+    }
+
+    /// For how long it may act.
+    pub fn term(&self) -> Term {
+        self.term.clone()
     }
 
     /// Waits until the Lease is held.
     pub async fn elected(&self) {
         let mut seen: Option<(String, Instant)> = None;
         loop {
+            let before = Instant::now();
             match self.leases.get_opt(LEASE).await {
                 Ok(None) => {
                     if self.create().await {
-                        return;
+                        return self.term.renewed(before);
                     }
                 }
                 Ok(Some(lease)) => {
@@ -67,7 +103,7 @@ impl Candidate {
                         .unwrap_or_default();
                     let free = holder.is_empty() || holder == self.identity || since.elapsed() > HOLDS;
                     if free && self.take(lease).await {
-                        return;
+                        return self.term.renewed(before);
                     }
                 }
                 Err(error) => tracing::warn!(%error, "the leader's Lease cannot be read"),
@@ -84,7 +120,10 @@ impl Candidate {
             let before = Instant::now();
             let renewal = tokio::time::timeout(GIVES_UP.saturating_sub(renewed.elapsed()), self.renew()).await;
             match renewal {
-                Ok(Ok(true)) => renewed = before,
+                Ok(Ok(true)) => {
+                    renewed = before;
+                    self.term.renewed(before);
+                }
                 Ok(Ok(false)) => return tracing::error!("another operator holds the Lease"),
                 Ok(Err(error)) => tracing::warn!(%error, "the Lease could not be renewed"),
                 Err(_) => tracing::warn!("the renewal of the Lease got no answer"),
@@ -160,5 +199,27 @@ impl Candidate {
             lease_transitions: Some(transitions),
             ..LeaseSpec::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_term_ends_by_itself_when_it_is_not_renewed() {
+        let term = Term::default();
+        assert!(!term.holds(), "nobody was elected");
+        term.renewed(Instant::now());
+        assert!(term.clone().holds());
+        let stopped_for = GIVES_UP + Duration::from_secs(1);
+        if let Some(long_ago) = Instant::now().checked_sub(stopped_for) {
+            term.renewed(long_ago);
+            assert!(
+                !term.holds(),
+                "a process that was stopped meanwhile writes nothing more"
+            );
+        }
+        assert!(Term::endless().holds());
     }
 }

@@ -9,7 +9,7 @@ use dockerios_operator::{
     act::{Hands, Secrets},
     api::Api,
     collect,
-    leader::Candidate,
+    leader::{Candidate, Term},
     options::Options,
     run::Engine,
     world::World,
@@ -97,6 +97,7 @@ async fn lead(
         api: Api::new(client.clone()),
         secrets: Arc::new(Keys(authority)),
         platform_namespace: options.namespace.clone(),
+        term: candidate.map_or_else(Term::endless, Candidate::term),
     };
     let world = World::new(&options.namespace, &collector_url);
     let engine = Engine::start(client, hands, world).run();

@@ -70,7 +70,11 @@ impl<K: DeserializeOwned> Shelf<K> {
 
     /// All that can be read, by namespace and name: where one that cannot takes nothing from the others.
     pub fn readable(&self) -> Seen<Vec<Arc<K>>> {
-        let mut places: Vec<&Place> = self.entries.keys().filter(|at| !self.unreadable.contains(*at)).collect();
+        let mut places: Vec<&Place> = self
+            .entries
+            .keys()
+            .filter(|at| !self.unreadable.contains(*at))
+            .collect();
         places.sort_unstable();
         self.read(places.into_iter())
     }

@@ -108,7 +108,11 @@ fn line(world: &World, machine: &MacOSMachine, uid: &str) -> Line {
     let rules = platform.present().and_then(|platform| platform.spec.storage.as_ref());
     let rules = rules.map(|storage| storage.headroom.as_slice()).unwrap_or_default();
     // one that cannot be read has no pass, so it takes no turn; what room it still needs is not known, however
-    let machines = if rules.is_empty() { world.machines.readable() } else { world.machines.all() };
+    let machines = if rules.is_empty() {
+        world.machines.readable()
+    } else {
+        world.machines.all()
+    };
     let waiters = match machines {
         Seen::Present(all) => Seen::Present(all.iter().filter_map(|other| waiter(world, other)).collect::<Vec<_>>()),
         Seen::Absent => Seen::Absent,
