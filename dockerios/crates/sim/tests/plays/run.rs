@@ -85,7 +85,7 @@ fn a_hook_that_refuses_keeps_the_machine_scheduled_with_its_words_and_then_fails
         let message = condition(&conditions, names::SYNCHRONIZED)
             .and_then(|c| c.message.clone())
             .expect("a message");
-        assert!(message.contains("64"), "{message}");
+        assert!(message.contains("the key's file holds 5 bytes, not 64"), "{message}");
         assert!(!message.contains("short"), "the key is in a message");
         stage.in_phase("one", VmiPhase::Failed).await?;
         expect::until(

@@ -1,6 +1,6 @@
 //! One control plane and one simulator for all tests of this binary, and what a machine is made of.
 
-use std::{future::Future, sync::LazyLock};
+use std::{future::Future, sync::LazyLock, time::Duration};
 
 use anyhow::{Context, Result};
 use dockerios_kubevirt::{VirtualMachine, VirtualMachineInstance, vmi::VmiPhase};
@@ -14,6 +14,8 @@ use tokio::{runtime::Runtime, sync::OnceCell};
 
 /// A key of the right length; not Apple's.
 pub(crate) const KEY: &str = "bm90LWFwcGxlcy1rZXktYnV0LW9mLXRoZS1yaWdodC1sZW5ndGgtMDEyMzQ1Njc4OS1hYmNkZWZnaGlqa2xtbg==";
+
+const BEAT: Duration = Duration::from_millis(25);
 
 // tasks of the simulator outlive the test that was first to ask for it
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
@@ -160,6 +162,19 @@ spec:
             .clear(&format!("{fault} {}/{name}", self.namespace()))
             .context("the fault is known")
     }
+}
+
+/// Asks again until the answer is yes: for what no watch tells. `what` is said when it stays no.
+pub(crate) async fn comes_true<F: Future<Output = bool>>(what: &str, mut ask: impl FnMut() -> F) -> Result<()> {
+    let asking = async {
+        let mut beat = tokio::time::interval(BEAT);
+        while !ask().await {
+            beat.tick().await;
+        }
+    };
+    tokio::time::timeout(expect::DEADLINE, asking)
+        .await
+        .with_context(|| format!("still not so after {:?}: {what}", expect::DEADLINE))
 }
 
 pub(crate) fn phase_of(vmi: &VirtualMachineInstance) -> VmiPhase {
