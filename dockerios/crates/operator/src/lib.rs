@@ -18,6 +18,7 @@ pub mod index;
 pub mod leader;
 pub mod options;
 pub mod pass;
+pub mod promise;
 pub mod queue;
 pub mod route;
 pub mod run;

@@ -23,7 +23,12 @@ pub struct Pass {
 /// Decides about one object; `None` when it is not there (or cannot be read: then nothing is decided).
 pub fn pass(world: &World, id: &Id, now: Timestamp) -> Option<Pass> {
     let Standing { uid, version, status } = standing(world, id)?;
+    if id.kind == Kind::MacOSMachineClaim && world.promises.by_another(&uid, id) {
+        // a machine is being made for it at this moment; what it is told comes when that was seen
+        return None;
+    }
     let mut plan = plan(world, id, now)?;
+    world.promises.keep(id, &mut plan);
     if id.kind == Kind::MacOSMachine
         && let Some(Value::Object(status)) = &mut plan.status
     {

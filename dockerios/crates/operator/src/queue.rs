@@ -98,11 +98,8 @@ impl Queue {
         }
     }
 
-    /// Lets go of those whose writes were all seen.
-    pub fn unpark(&mut self, caught_up: impl Fn(Source, u64) -> bool) {
-        if self.parked.is_empty() {
-            return;
-        }
+    /// Lets go of those whose writes were all seen, and names them.
+    pub fn unpark(&mut self, caught_up: impl Fn(Source, u64) -> bool) -> Vec<Id> {
         let seen = |parked: &Parked| {
             parked
                 .barrier
@@ -115,11 +112,12 @@ impl Queue {
             .filter(|(_, p)| seen(p))
             .map(|(id, _)| id.clone())
             .collect();
-        for id in free {
-            if self.parked.remove(&id).is_some_and(|parked| parked.again) {
-                self.ask(id);
+        for id in &free {
+            if self.parked.remove(id).is_some_and(|parked| parked.again) {
+                self.ask(id.clone());
             }
         }
+        free
     }
 
     /// Its steps failed: again after a pause that doubles, with jitter.

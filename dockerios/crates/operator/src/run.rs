@@ -9,7 +9,7 @@ use std::{
 };
 
 use dockerios_api::config::platform_config::Headroom;
-use dockerios_core::{Id, News, check::check};
+use dockerios_core::{Id, Kind, News, check::check};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
@@ -25,6 +25,7 @@ use crate::{
     act::{Hands, Outcome},
     feed::feed,
     headroom::Reading,
+    index::Index,
     pass::{Pass, pass},
     queue::Queue,
     route::route,
@@ -122,8 +123,7 @@ impl Engine {
             next = self.notices.try_recv().ok();
         }
         self.pass_on_rules();
-        let world = &self.world;
-        self.queue.unpark(|source, version| world.caught_up(source, version));
+        self.unpark();
     }
 
     fn pass_on_rules(&self) {
@@ -170,6 +170,7 @@ impl Engine {
             return;
         }
         self.queue.begin(id.clone());
+        self.world.promises.make(&id, &pass.plan);
         let (hands, recorder) = (self.hands.clone(), self.recorder.clone());
         self.acting.spawn(async move {
             let outcome = hands.carry_out(&id, &pass.version, &pass.plan, pass.osk.as_ref()).await;
@@ -185,7 +186,11 @@ impl Engine {
         let news = outcome.refusal != self.world.refusal(id);
         let refused = outcome.refusal.is_some();
         self.world.remember(id, outcome.refusal);
+        let nothing_to_see = outcome.barrier.is_empty();
         self.queue.finish(id, outcome.barrier);
+        if nothing_to_see {
+            self.settle(id);
+        }
         if outcome.later.is_some() || (refused && !news) {
             self.queue.failed(id, Instant::now());
         } else if refused || outcome.conflict {
@@ -195,15 +200,30 @@ impl Engine {
         } else {
             self.queue.succeeded(id);
         }
+        self.unpark();
+    }
+
+    /// Those whose writes were all seen are decided about again.
+    fn unpark(&mut self) {
         let world = &self.world;
-        self.queue.unpark(|source, version| world.caught_up(source, version));
+        for id in self.queue.unpark(|source, version| world.caught_up(source, version)) {
+            self.settle(&id);
+        }
+    }
+
+    /// What the pass did for claims was seen, or came to nothing: they may be decided about.
+    fn settle(&mut self, id: &Id) {
+        for uid in self.world.promises.settle(id) {
+            for (namespace, name) in self.world.claims.places(Index::Uid, &uid) {
+                self.queue.ask(Id::new(Kind::MacOSMachineClaim, namespace, name));
+            }
+        }
     }
 
     fn read(&mut self, reading: Reading) {
         if self.world.capacity.take(reading) {
             for (namespace, name) in self.world.machines.every_place() {
-                self.queue
-                    .ask(Id::new(dockerios_core::Kind::MacOSMachine, namespace, name));
+                self.queue.ask(Id::new(Kind::MacOSMachine, namespace, name));
             }
         }
     }

@@ -18,6 +18,7 @@ use serde_json::Value;
 
 use crate::{
     headroom::Capacities,
+    promise::Promises,
     shelf::{Change, Place, Shelf},
     source::Source,
 };
@@ -49,6 +50,8 @@ macro_rules! shelves {
             pub collector_url: String,
             /// Free space per storage class, as its source last told.
             pub capacity: Capacities,
+            /// Machines on their way to claims.
+            pub promises: Promises,
             refusals: HashMap<Id, Refusal>,
         }
 
@@ -60,6 +63,7 @@ macro_rules! shelves {
                     platform_namespace: platform_namespace.to_owned(),
                     collector_url: collector_url.to_owned(),
                     capacity: Capacities::default(),
+                    promises: Promises::default(),
                     refusals: HashMap::new(),
                 }
             }
