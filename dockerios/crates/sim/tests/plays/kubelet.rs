@@ -33,7 +33,7 @@ fn ended(job: &Job, how: &str) -> bool {
 }
 
 fn builder(name: &str, sha256: &str) -> String {
-    let identity = r#"{"model":"iMacPro1,1","serial":"C02XY0AAHX87","mlb":"C02721302CDHG93AD","rom":"0ACAFE000001","systemUUID":"5D307CA9-B3EF-428C-8861-06E72D69F223","macAddress":"0A:CA:FE:00:00:01"}"#;
+    let identity = r#"{"model":"iMacPro1,1","serial":"C02XY0AAHX87","mlb":"C02721302CDHG93AH","rom":"0ACAFE000001","systemUUID":"5D307CA9-B3EF-428C-8861-06E72D69F223","macAddress":"0A:CA:FE:00:00:01"}"#;
     format!(
         r#"
 apiVersion: v1
@@ -74,7 +74,7 @@ fn a_builder_job_runs_the_real_program_and_a_wrong_template_fails_it_with_its_wo
         expect::until(stage.api::<Job>()?, "wrong", "Failed", |job: &Job| ended(job, "Failed")).await?;
         let (code, message) = last_words(&pod_of(&stage, "wrong").await?).context("it ended")?;
         assert_ne!(code, 0);
-        assert!(message.contains("dockerios-bootdisk:"), "{message}");
+        assert!(message.contains("mount that template or name this one"), "{message}");
         Ok(())
     });
 }
