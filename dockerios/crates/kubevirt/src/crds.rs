@@ -19,7 +19,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         (VirtualMachineInstance::crd(), false),
         (DataVolume::crd(), true),
         (StorageProfile::crd(), true),
-        (CdiConfig::crd(), true),
+        (CdiConfig::crd(), false),
         (KubeVirt::crd(), true),
         (Plugin::crd(), false),
     ]
