@@ -36,7 +36,7 @@ pub enum Index {
     Holder,
     /// Machines: class, while they have no identity. Claims: namespace, while they have no machine.
     Waiting,
-    /// Pools: namespace.
+    /// Machines, pools, claims: namespace.
     Within,
     /// DataVolumes: `namespace/name` of the PVC or VolumeSnapshot they are cloned from.
     Source,
@@ -62,7 +62,11 @@ pub fn keys_of(object: &Value) -> Vec<IndexKey> {
     add(Index::Image, label(names::IMAGE));
     add(Index::BootDiskOf, label(names::BOOTDISK_OF));
     add(Index::Owner, controller_of(object));
-    match object["kind"].as_str().unwrap_or_default() {
+    let kind = object["kind"].as_str().unwrap_or_default();
+    if matches!(kind, "MacOSMachine" | "MacOSMachinePool" | "MacOSMachineClaim") {
+        add(Index::Within, text("/metadata/namespace"));
+    }
+    match kind {
         "MacOSMachine" => {
             add(Index::Pool, label(names::POOL_UID));
             add(Index::Class, text("/spec/machineClassName"));
@@ -73,10 +77,7 @@ pub fn keys_of(object: &Value) -> Vec<IndexKey> {
             let waits = text("/status/identityRef").is_none() && object["status"]["failure"].is_null();
             add(Index::Waiting, text("/spec/machineClassName").filter(|_| waits));
         }
-        "MacOSMachinePool" => {
-            add(Index::Class, text("/spec/machineClassName"));
-            add(Index::Within, text("/metadata/namespace"));
-        }
+        "MacOSMachinePool" => add(Index::Class, text("/spec/machineClassName")),
         "MacOSMachineClaim" => {
             let namespace = text("/metadata/namespace").unwrap_or_default();
             let waits = object["status"]["machineRef"].is_null() && object["status"]["end"].is_null();
@@ -157,7 +158,11 @@ mod tests {
         let claim = json!({"kind": "MacOSMachineClaim", "metadata": {"namespace": "a"}, "spec": {"poolName": "ci"}});
         assert_eq!(
             keys_of(&claim),
-            [(Index::Pool, "a/ci".into()), (Index::Waiting, "a".into())]
+            [
+                (Index::Pool, "a/ci".into()),
+                (Index::Waiting, "a".into()),
+                (Index::Within, "a".into())
+            ]
         );
     }
 
@@ -165,7 +170,7 @@ mod tests {
     fn a_claim_with_a_machine_and_a_machine_with_an_identity_wait_no_more() {
         let claim = json!({"kind": "MacOSMachineClaim", "metadata": {"namespace": "a"},
             "status": {"machineRef": {"name": "m", "uid": "u"}}});
-        assert_eq!(keys_of(&claim), []);
+        assert_eq!(keys_of(&claim), [(Index::Within, "a".into())]);
         let machine =
             json!({"kind": "MacOSMachine", "spec": {"machineClassName": "c"}, "status": {"identityRef": "s"}});
         assert_eq!(keys_of(&machine), [(Index::Class, "c".into())]);

@@ -22,14 +22,8 @@ pub struct Queue {
     /// Under way, and whether it was asked for again meanwhile.
     busy: HashMap<Id, bool>,
     /// Written, and not yet seen again.
-    parked: HashMap<Id, Parked>,
+    parked: HashMap<Id, Barrier>,
     failures: HashMap<Id, u32>,
-}
-
-#[derive(Debug)]
-struct Parked {
-    barrier: Barrier,
-    again: bool,
 }
 
 /// First and longest pause after a failure of an object's steps.
@@ -40,9 +34,7 @@ impl Queue {
     pub fn ask(&mut self, id: Id) {
         if let Some(again) = self.busy.get_mut(&id) {
             *again = true;
-        } else if let Some(parked) = self.parked.get_mut(&id) {
-            parked.again = true;
-        } else if self.queued.insert(id.clone()) {
+        } else if !self.parked.contains_key(&id) && self.queued.insert(id.clone()) {
             self.due.push_back(id);
         }
     }
@@ -93,29 +85,23 @@ impl Queue {
                 self.ask(id.clone());
             }
         } else {
-            // seeing its own writes is news to it in any case
-            self.parked.insert(id.clone(), Parked { barrier, again: true });
+            // seeing its own writes is news to it in any case: it is asked for then
+            self.parked.insert(id.clone(), barrier);
         }
     }
 
     /// Lets go of those whose writes were all seen, and names them.
     pub fn unpark(&mut self, caught_up: impl Fn(Source, u64) -> bool) -> Vec<Id> {
-        let seen = |parked: &Parked| {
-            parked
-                .barrier
-                .iter()
-                .all(|(source, version)| caught_up(*source, *version))
-        };
+        let seen = |barrier: &Barrier| barrier.iter().all(|(source, version)| caught_up(*source, *version));
         let free: Vec<Id> = self
             .parked
             .iter()
-            .filter(|(_, p)| seen(p))
+            .filter(|(_, barrier)| seen(barrier))
             .map(|(id, _)| id.clone())
             .collect();
         for id in &free {
-            if self.parked.remove(id).is_some_and(|parked| parked.again) {
-                self.ask(id.clone());
-            }
+            self.parked.remove(id);
+            self.ask(id.clone());
         }
         free
     }
@@ -134,7 +120,8 @@ impl Queue {
     }
 
     /// Nothing is due, under way or waiting to be seen.
-    pub fn at_rest(&self) -> bool {
+    #[cfg(test)]
+    fn at_rest(&self) -> bool {
         self.due.is_empty() && self.busy.is_empty() && self.parked.is_empty()
     }
 }

@@ -164,13 +164,7 @@ impl Passes<'_> {
             }
             Source::Nodes => self.on_node(name),
             Source::Namespaces => {
-                let machines = world
-                    .machines
-                    .every_place()
-                    .into_iter()
-                    .filter(|(space, _)| space == name)
-                    .collect();
-                self.add(Kind::MacOSMachine, machines);
+                self.add(Kind::MacOSMachine, world.machines.places(Index::Within, name));
             }
             Source::Snapshots => self.add(Kind::MacOSImage, world.images.every_place()),
             _ => {}

@@ -77,13 +77,6 @@ macro_rules! shelves {
             pub fn caught_up(&self, source: Source, version: u64) -> bool {
                 match source { $(Source::$source => self.$field.caught_up(version),)+ }
             }
-
-            /// Kinds whose first list has not arrived.
-            pub fn missing(&self) -> Vec<Source> {
-                let mut missing = Vec::new();
-                $(if !self.$field.listed() { missing.push(Source::$source); })+
-                missing
-            }
         }
     };
 }

@@ -4,11 +4,11 @@
 //! one can pass. The proof is the identity controller's, which gives none out before a list made after its creation.
 
 use dockerios_api::{IdentityPool, MacOSImage, MacOSMachineClass, MachineIdentity};
-use dockerios_identity::{Field, Fields, Identity, Model};
+use dockerios_identity::{Field, Identity, Model};
 use kube::ResourceExt;
 
 use super::{Bench, Verdict, names, version};
-use crate::seen::Seen;
+use crate::{render::bootdisk::fields, seen::Seen};
 
 /// What the rules of a pool look at.
 #[derive(Clone, Debug)]
@@ -81,14 +81,7 @@ pub fn judge_pool(facts: &PoolFacts) -> Verdict {
 pub fn judge(facts: &Facts) -> Verdict {
     let mut bench = Bench::of(&facts.identity);
     let spec = &facts.identity.spec;
-    let fields = Fields {
-        model: spec.model.clone(),
-        serial: spec.serial.clone(),
-        mlb: spec.mlb.clone(),
-        rom: spec.rom.clone(),
-        system_uuid: spec.system_uuid.clone(),
-        mac_address: spec.mac_address.clone(),
-    };
+    let fields = fields(&facts.identity);
     if let Err(refusals) = Identity::try_from(fields) {
         for refusal in refusals.0 {
             let (problem, way_out) = halves(&refusal.to_string());

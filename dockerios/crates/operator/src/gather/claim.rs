@@ -6,7 +6,6 @@ use dockerios_api::{MacOSMachineClaim, MacOSMachinePool};
 use dockerios_core::{Id, Kind, Seen, decide::claim::Facts, plan::Refusal};
 use kube::ResourceExt;
 
-use super::pool::of_namespace;
 use crate::{index::Index, world::World};
 
 /// What decides about the claim; `None` when there is none that can be read.
@@ -31,9 +30,9 @@ pub fn gather(world: &World, id: &Id) -> Option<Facts> {
         )
     } else {
         (
-            of_namespace(&world.machines, &id.namespace),
-            of_namespace(&world.claims, &id.namespace),
-            of_namespace(&world.pools, &id.namespace),
+            world.machines.by(Index::Within, &id.namespace),
+            world.claims.by(Index::Within, &id.namespace),
+            world.pools.by(Index::Within, &id.namespace),
         )
     };
     Some(Facts {

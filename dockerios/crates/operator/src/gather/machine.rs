@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, sync::Arc};
 use dockerios_api::{
     IdentityPool, MacOSMachine, MacOSMachineClass, MachineIdentity,
     config::platform_config::{Headroom, HeadroomSource},
-    names::PLATFORM,
 };
 use dockerios_core::{
     Id, Seen,
@@ -44,7 +43,7 @@ pub fn gather(world: &World, id: &Id) -> Option<Facts> {
     };
     Some(Facts {
         namespace: world.namespaces.get("", &id.namespace),
-        platform: world.platforms.get("", PLATFORM),
+        platform: world.platform(),
         line: line(world, &machine, &uid),
         vms: own(world.vms.by(Index::MachineUid, &uid), &id.namespace),
         vmis: own(vmis, &id.namespace),
@@ -104,7 +103,7 @@ fn line(world: &World, machine: &MacOSMachine, uid: &str) -> Line {
     if begun(world, uid) || machine.metadata.deletion_timestamp.is_some() {
         return Line::unknown("the machine is past the line");
     }
-    let platform = world.platforms.get("", PLATFORM);
+    let platform = world.platform();
     let rules = platform.present().and_then(|platform| platform.spec.storage.as_ref());
     let rules = rules.map(|storage| storage.headroom.as_slice()).unwrap_or_default();
     // one that cannot be read has no pass, so it takes no turn; what room it still needs is not known, however
@@ -137,7 +136,7 @@ fn waiter(world: &World, machine: &MacOSMachine) -> Option<Waiter> {
     if !begun {
         let namespace = world.namespaces.get("", &machine.namespace()?);
         let image = follow(&class, |class| world.images.get("", &class.spec.image_name));
-        let platform = world.platforms.get("", PLATFORM);
+        let platform = world.platform();
         gates(&machine.spec.machine_class_name, &class, &namespace, &image, &platform).ok()?;
     }
     let pool = pool_of(world, &class);

@@ -17,6 +17,8 @@ use dockerios_api::{
 use jiff::Timestamp;
 use kube::ResourceExt;
 
+use crate::Seen;
+
 /// What the line is made of: objects of one namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct Crowd<'a> {
@@ -26,6 +28,31 @@ pub struct Crowd<'a> {
     pub machines: &'a [Arc<MacOSMachine>],
     /// Its claims.
     pub claims: &'a [Arc<MacOSMachineClaim>],
+}
+
+impl<'a> Crowd<'a> {
+    /// Of three lists.
+    ///
+    /// # Errors
+    /// Why one of them is not known.
+    pub fn of(
+        pools: &'a Seen<Vec<Arc<MacOSMachinePool>>>,
+        machines: &'a Seen<Vec<Arc<MacOSMachine>>>,
+        claims: &'a Seen<Vec<Arc<MacOSMachineClaim>>>,
+    ) -> Result<Self, &'a str> {
+        fn all<'a, T>(seen: &'a Seen<Vec<Arc<T>>>, what: &'static str) -> Result<&'a [Arc<T>], &'a str> {
+            match seen {
+                Seen::Present(all) => Ok(all),
+                Seen::Absent => Err(what),
+                Seen::Unknown(why) => Err(why),
+            }
+        }
+        Ok(Self {
+            pools: all(pools, "pools were not listed")?,
+            machines: all(machines, "machines were not listed")?,
+            claims: all(claims, "claims were not listed")?,
+        })
+    }
 }
 
 /// Who takes what.

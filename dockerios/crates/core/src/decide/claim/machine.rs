@@ -59,6 +59,11 @@ pub(crate) fn made_for(claim: &MacOSMachineClaim, class: &str, pool: Option<&Mac
         labels: Some(labels),
         ..ObjectMeta::default()
     };
+    new_machine(&metadata, &spec)
+}
+
+/// A machine that is to be stored.
+pub(crate) fn new_machine(metadata: &ObjectMeta, spec: &MacOSMachineSpec) -> Object {
     let address = Kind::MacOSMachine.address();
     let body = json!({
         "apiVersion": address.api_version(),

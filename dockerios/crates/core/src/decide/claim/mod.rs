@@ -26,7 +26,7 @@ use k8s_openapi::{api::core::v1::Namespace, apimachinery::pkg::apis::meta::v1::T
 use kube::ResourceExt;
 
 pub use hold::{let_go, orphaned};
-pub(crate) use machine::made_for;
+pub(crate) use machine::{made_for, new_machine};
 
 use crate::{Kind, Plan, Seen, Step, Target, plan::Refusal};
 use line::{Crowd, Line, born, is_failed, is_going, is_ready};
@@ -62,7 +62,7 @@ pub fn decide(facts: &Facts, now: Timestamp) -> Plan {
     if claim.metadata.deletion_timestamp.is_some() {
         return Plan::default();
     }
-    let crowd = match crowd(facts) {
+    let crowd = match Crowd::of(&facts.pools, &facts.machines, &facts.claims) {
         Ok(crowd) => crowd,
         Err(why) => return say::unreadable(claim, why, now),
     };
@@ -82,21 +82,6 @@ pub fn decide(facts: &Facts, now: Timestamp) -> Plan {
         (None, Some(told)) => pass.bound(told),
         (None, None) => pass.pending(),
     }
-}
-
-fn crowd(facts: &Facts) -> Result<Crowd<'_>, &str> {
-    fn all<'a, T>(seen: &'a Seen<Vec<Arc<T>>>, what: &'static str) -> Result<&'a [Arc<T>], &'a str> {
-        match seen {
-            Seen::Present(all) => Ok(all),
-            Seen::Absent => Err(what),
-            Seen::Unknown(why) => Err(why),
-        }
-    }
-    Ok(Crowd {
-        pools: all(&facts.pools, "pools were not listed")?,
-        machines: all(&facts.machines, "machines were not listed")?,
-        claims: all(&facts.claims, "claims were not listed")?,
-    })
 }
 
 /// One pass over a claim that is not being deleted.

@@ -16,7 +16,7 @@ use dockerios_api::{
 };
 use jiff::SignedDuration;
 use k8s_openapi::api::{
-    batch::v1::Job,
+    batch::v1::{Job, JobCondition},
     core::v1::{ContainerStateTerminated, PersistentVolumeClaim, Pod},
 };
 use kube::ResourceExt;
@@ -263,17 +263,19 @@ pub(super) fn of_job(pod: &Pod, job: &str) -> bool {
         .is_some_and(|name| name == job)
 }
 
+/// The condition with which the Job ended that way, `Complete` or `Failed`.
+pub(in crate::decide) fn ended<'j>(job: &'j Job, way: &str) -> Option<&'j JobCondition> {
+    let conditions = job.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions
+        .into_iter()
+        .flatten()
+        .find(|c| c.type_ == way && c.status == "True")
+}
+
 fn progress(job: &Job, pods: &[std::sync::Arc<Pod>]) -> Progress {
     let name = job.name_any();
-    let conditions = job.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let ended = |kind: &str| {
-        conditions
-            .into_iter()
-            .flatten()
-            .find(|c| c.type_ == kind && c.status == "True")
-    };
     let mine = || pods.iter().filter(|pod| of_job(pod, &name));
-    if let Some(complete) = ended("Complete") {
+    if let Some(complete) = ended(job, "Complete") {
         let said = mine().filter_map(|pod| last_words(pod)).find(|end| end.exit_code == 0);
         let at = complete.last_transition_time.as_ref().map(|time| time.0);
         return match said.and_then(|end| digest(end.message.as_deref().unwrap_or_default())) {
@@ -284,7 +286,7 @@ fn progress(job: &Job, pods: &[std::sync::Arc<Pod>]) -> Progress {
             ),
         };
     }
-    if let Some(failed) = ended("Failed") {
+    if let Some(failed) = ended(job, "Failed") {
         let said = mine()
             .filter_map(|pod| last_words(pod))
             .filter(|end| end.exit_code != 0);

@@ -45,7 +45,7 @@ use crate::{
 };
 
 pub use build::{MOST_BUILDS, RETRY};
-pub(in crate::decide) use build::{last_words, waiting};
+pub(in crate::decide) use build::{ended, last_words, waiting};
 pub use hands::{NotTakeable, Standing, give_back, standing, take, takeable, unused, used};
 
 /// How long until something is looked at again that no event announces.

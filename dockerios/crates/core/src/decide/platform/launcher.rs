@@ -23,7 +23,7 @@ use serde::Deserialize;
 use super::{AGAIN, Facts, Said, kubevirt, unreadable};
 use crate::{
     Kind, Object, Plan, Seen, Step, Target,
-    decide::identity::{last_words, waiting},
+    decide::identity::{ended, last_words, waiting},
     plan::RefusalCause,
     render::probe,
 };
@@ -184,14 +184,7 @@ enum Answer {
 }
 
 fn answer(job: &Job, pods: &[&Arc<Pod>], pinned: Option<&str>) -> Answer {
-    let conditions = job.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let ended = |kind: &str| {
-        conditions
-            .into_iter()
-            .flatten()
-            .find(|c| c.type_ == kind && c.status == "True")
-    };
-    if let Some(complete) = ended("Complete") {
+    if let Some(complete) = ended(job, "Complete") {
         let at = complete.last_transition_time.as_ref().map(|time| time.0);
         let good = pods
             .iter()
@@ -212,7 +205,7 @@ fn answer(job: &Job, pods: &[&Arc<Pod>], pinned: Option<&str>) -> Answer {
             (_, None) => Answer::Failed("kubelet tells no digest of the image (imageID)".to_owned(), at),
         };
     }
-    if let Some(failed) = ended("Failed") {
+    if let Some(failed) = ended(job, "Failed") {
         let said = pods
             .iter()
             .find_map(|pod| last_words(pod).filter(|end| end.exit_code != 0)?.message.clone());

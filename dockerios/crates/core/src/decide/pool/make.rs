@@ -12,7 +12,7 @@ use kube::{ResourceExt, core::ObjectMeta};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::{Facts, say::Word};
+use super::{super::claim::new_machine, Facts, say::Word};
 use crate::{Kind, Object, Seen};
 
 /// Hash of what a machine of the class is made from: its name and its spec, without what only says who may use it.
@@ -79,15 +79,5 @@ pub(super) fn warm(pool: &MacOSMachinePool, class: &MacOSMachineClass) -> Object
         power_state: PowerState::Running,
         claim_ref: None,
     };
-    let address = Kind::MacOSMachine.address();
-    let body = json!({
-        "apiVersion": address.api_version(),
-        "kind": address.kind,
-        "metadata": metadata,
-        "spec": spec,
-    });
-    Object {
-        kind: Kind::MacOSMachine,
-        body,
-    }
+    new_machine(&metadata, &spec)
 }

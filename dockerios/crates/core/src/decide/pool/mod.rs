@@ -56,7 +56,7 @@ pub struct Facts {
 
 /// Decides one pass over a pool.
 pub fn decide(facts: &Facts, now: Timestamp) -> Plan {
-    let crowd = match crowd(facts) {
+    let crowd = match Crowd::of(&facts.pools, &facts.machines, &facts.claims) {
         Ok(crowd) => crowd,
         Err(why) => return say::unreadable(&facts.pool, why, now),
     };
@@ -77,21 +77,6 @@ pub fn decide(facts: &Facts, now: Timestamp) -> Plan {
         plan.wake_at(next);
     }
     plan
-}
-
-fn crowd(facts: &Facts) -> Result<Crowd<'_>, &str> {
-    fn all<'a, T>(seen: &'a Seen<Vec<Arc<T>>>, what: &'static str) -> Result<&'a [Arc<T>], &'a str> {
-        match seen {
-            Seen::Present(all) => Ok(all),
-            Seen::Absent => Err(what),
-            Seen::Unknown(why) => Err(why),
-        }
-    }
-    Ok(Crowd {
-        pools: all(&facts.pools, "pools were not listed")?,
-        machines: all(&facts.machines, "machines were not listed")?,
-        claims: all(&facts.claims, "claims were not listed")?,
-    })
 }
 
 /// First what is too much, then what is old, then evidence beyond what is kept.
