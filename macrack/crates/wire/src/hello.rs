@@ -27,6 +27,8 @@ pub enum Role {
     Vm,
     /// `macrack-guest`, the server of the guest's port.
     Guest,
+    /// `macrack-hostd`, the server of `hostd.sock`.
+    Hostd,
 }
 
 impl fmt::Display for Role {
@@ -35,6 +37,7 @@ impl fmt::Display for Role {
             Role::Agent => "macrack-agent",
             Role::Vm => "macrack-vm",
             Role::Guest => "macrack-guest",
+            Role::Hostd => "macrack-hostd",
         })
     }
 }

@@ -1,9 +1,12 @@
-//! What `macrack-agent`, `macrack-vm` and `macrack-guest` say to each other.
+//! What `macrack-agent`, `macrack-vm`, `macrack-guest` and `macrack-hostd` say to each other.
 //!
 //! ```text
 //!   macrack-agent ──vm.sock──▶ macrack-vm ──vsock (guest.sock)──▶ macrack-guest
 //!                  Describe                 Describe, Watch
 //!                  Stop, Watch              RunFirstBoot, NoFirstBoot, Shutdown
+//!
+//!   macrack-agent ──hostd.sock──▶ macrack-hostd (root)
+//!                  Reboot, Wipe
 //! ```
 //!
 //! Invariant: **no peer can make the other one panic, grow without bound, or wait for ever.** A frame is
@@ -18,6 +21,7 @@ pub mod client;
 pub mod frame;
 pub mod guest;
 pub mod hello;
+pub mod host;
 pub mod layout;
 pub mod link;
 pub mod message;
@@ -28,12 +32,13 @@ mod error;
 
 pub use client::{VmClient, VmWatch};
 pub use error::WireError;
-pub use guest::{FirstBoot, GuestReport, GuestStage, GuestVerb};
+pub use guest::{FirstBoot, GuestReport, GuestStage, GuestVerb, Readiness, ReadinessState};
+pub use host::{HostReceipt, HostReport, HostVerb};
 pub use hello::{Hello, PROTOCOL, Role};
 pub use layout::VmDir;
 pub use link::Link;
 pub use message::{Refusal, RefusalKind};
-pub use serve::{Answer, Service, serve, serve_connection};
+pub use serve::{Answer, Listen, Service, serve, serve_connection};
 pub use vm::{
     Display, ErrorClass, LastState, MacAddress, StopCause, VmDescription, VmError, VmReport, VmState, VmVerb,
 };

@@ -73,6 +73,8 @@ pub enum RefusalKind {
     Denied,
     /// The peer asks for more than it may (connections, mistakes).
     TooMany,
+    /// It was done before and is not done twice.
+    Repeated,
 }
 
 impl Refusal {

@@ -5,13 +5,14 @@
 //! connection.
 
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -54,9 +55,26 @@ pub trait Service: Send + Sync + 'static {
     fn call(&self, verb: Self::Verb) -> impl Future<Output = Result<Answer, Refusal>> + Send;
 }
 
+/// A way in for peers.
+pub trait Listen: Send {
+    /// One connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The next peer that may speak. Cancel-safe. One that may not is an error; the next is awaited then.
+    fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+impl Listen for UnixListener {
+    type Stream = UnixStream;
+
+    async fn accept(&self) -> io::Result<UnixStream> {
+        Ok(UnixListener::accept(self).await?.0)
+    }
+}
+
 /// Serves `listener` until the service's reports end (its sender is dropped); the open connections
 /// then get what is left to say and are closed.
-pub async fn serve<V: Service>(listener: UnixListener, service: Arc<V>, limits: Limits) {
+pub async fn serve<V: Service>(listener: impl Listen, service: Arc<V>, limits: Limits) {
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut open = JoinSet::new();
     let mut reports = service.reports();
@@ -65,7 +83,7 @@ pub async fn serve<V: Service>(listener: UnixListener, service: Arc<V>, limits: 
             changed = reports.changed() => if changed.is_err() { break },
             Some(_) = open.join_next() => {}
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+                Ok(stream) => {
                     let (service, room) = (service.clone(), room.clone());
                     open.spawn(async move {
                         let Ok(_seat) = room.try_acquire() else { return };
@@ -126,7 +144,7 @@ where
                         link.send(&Reply { id: Some(id), body }).await?;
                     }
                     Err((id, refusal)) => {
-                        mistakes += usize::from(refusal.kind != RefusalKind::Denied);
+                        mistakes += usize::from(!matches!(refusal.kind, RefusalKind::Denied | RefusalKind::Repeated));
                         refuse(&mut link, id, refusal).await?;
                         if mistakes > MAX_MISTAKES {
                             let message = format!("more than {MAX_MISTAKES} unreadable requests");

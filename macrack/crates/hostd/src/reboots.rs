@@ -1,0 +1,157 @@
+//! Which approvals were used: `reboots.json`.
+//!
+//! Invariant: an approval is on the disk as used before its reboot begins. It is given back only when the operating
+//! system said that no reboot has begun.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use macrack_wire::Refusal;
+use macrack_wire::layout::{read_json, write_json};
+use macrack_wire::message::RefusalKind;
+use serde::{Deserialize, Serialize};
+
+/// The note on disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Used {
+    /// The latest approval that was used.
+    #[serde(default)]
+    requested_at: Option<Timestamp>,
+    /// When, by the host's clock.
+    #[serde(default)]
+    at: Option<Timestamp>,
+}
+
+/// The used approvals.
+#[derive(Debug)]
+pub struct Reboots {
+    file: PathBuf,
+}
+
+impl Reboots {
+    /// Those noted in `file`.
+    pub fn new(file: PathBuf) -> Self {
+        Reboots { file }
+    }
+
+    /// Uses the approval `requested_at` for `reboot`.
+    ///
+    /// Approvals are ordered by their time, so one older than the last that was used is stale, not new.
+    ///
+    /// # Errors
+    /// Refused when it was used before, when the notes cannot be read or written, or when `reboot` failed.
+    pub fn once(
+        &self,
+        requested_at: Timestamp,
+        now: Timestamp,
+        reboot: impl FnOnce() -> io::Result<()>,
+    ) -> Result<(), Refusal> {
+        let before = self.read()?;
+        if let Some(last) = before.requested_at
+            && requested_at <= last
+        {
+            let at = before.at.map(|at| format!(" at {at}")).unwrap_or_default();
+            let message = match requested_at == last {
+                true => format!(
+                    "the approval of the reboot requested at {requested_at} was used{at}; another reboot needs \
+                     another request"
+                ),
+                false => format!(
+                    "the reboot requested at {requested_at} is stale: that of {last} was done{at}. If {last} is \
+                     wrong, remove {} as root",
+                    self.file.display()
+                ),
+            };
+            return Err(Refusal::new(RefusalKind::Repeated, message));
+        }
+        self.write(&Used { requested_at: Some(requested_at), at: Some(now) })?;
+        reboot().map_err(|error| {
+            // no reboot has begun: the approval is still good
+            if let Err(kept) = self.write(&before) {
+                tracing::error!(error = %kept.message, "an approval that was not used stays noted as used");
+            }
+            Refusal::denied(format!("the reboot could not begin: {error}"))
+        })
+    }
+
+    fn read(&self) -> Result<Used, Refusal> {
+        match read_json(&self.file) {
+            Ok(used) => Ok(used),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Used::default()),
+            Err(error) => Err(Refusal::denied(format!(
+                "which approvals were used cannot be read, so none is: {error}. Mend or remove the file as root"
+            ))),
+        }
+    }
+
+    fn write(&self, used: &Used) -> Result<(), Refusal> {
+        let write = || {
+            write_json(&self.file, used)?;
+            // the name must outlive the reboot that follows at once
+            self.file.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+        };
+        write().map_err(|error| Refusal::denied(format!("the use of the approval cannot be noted: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn an_approval_is_used_once_also_by_a_later_life_and_an_older_one_is_stale() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("reboots.json");
+        let mut begun = 0;
+        let mut ask = |second| {
+            Reboots::new(file.clone()).once(at(second), at(100), || {
+                begun += 1;
+                Ok(())
+            })
+        };
+        assert_eq!(ask(10), Ok(()));
+        let again = ask(10).unwrap_err();
+        assert_eq!(again.kind, RefusalKind::Repeated);
+        assert!(again.message.contains("was used at 1970-01-01T00:01:40Z"), "{again}");
+        let stale = ask(9).unwrap_err();
+        assert!(stale.kind == RefusalKind::Repeated && stale.message.contains("is stale"), "{stale}");
+        assert_eq!(ask(11), Ok(()));
+        assert_eq!(begun, 2);
+    }
+
+    #[test]
+    fn the_use_is_on_the_disk_before_the_reboot_begins() {
+        let dir = tempfile::tempdir().unwrap();
+        let reboots = Reboots::new(dir.path().join("reboots.json"));
+        let looked = reboots.once(at(10), at(100), || {
+            assert_eq!(reboots.read().unwrap().requested_at, Some(at(10)), "a crash here would reboot twice");
+            Ok(())
+        });
+        assert_eq!(looked, Ok(()));
+    }
+
+    #[test]
+    fn an_approval_whose_reboot_could_not_begin_is_still_good() {
+        let dir = tempfile::tempdir().unwrap();
+        let reboots = Reboots::new(dir.path().join("reboots.json"));
+        let failed = reboots.once(at(10), at(100), || Err(io::Error::other("no power"))).unwrap_err();
+        assert!(failed.kind == RefusalKind::Denied && failed.message.contains("no power"), "{failed}");
+        assert_eq!(reboots.once(at(10), at(100), || Ok(())), Ok(()));
+    }
+
+    #[test]
+    fn notes_that_cannot_be_read_allow_no_reboot() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("reboots.json");
+        std::fs::write(&file, "{").unwrap();
+        let refused = Reboots::new(file).once(at(10), at(100), || panic!("it rebooted")).unwrap_err();
+        assert!(refused.message.contains("reboots.json") && refused.message.contains("as root"), "{refused}");
+    }
+}
