@@ -16,6 +16,7 @@
 //!
 //! [`layout`] names the files of one VM directory, which are the other half of the contract.
 
+pub mod bundle;
 pub mod classify;
 pub mod client;
 pub mod frame;
@@ -30,6 +31,7 @@ pub mod vm;
 
 mod error;
 
+pub use bundle::{BundleDir, BundleMachine, GoldenBundle};
 pub use client::{VmClient, VmWatch};
 pub use error::WireError;
 pub use guest::{FirstBoot, GuestReport, GuestStage, GuestVerb, Readiness, ReadinessState};

@@ -29,6 +29,10 @@ pub struct VmDescription {
     pub disk: String,
     /// File name of the auxiliary storage inside the VM's directory.
     pub aux: String,
+    /// `VZMacHardwareModel.dataRepresentation` of the golden, base64: the aux storage is of this model. Absent for
+    /// a golden of a simulated Mac; Virtualization.framework cannot do without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware_model: Option<String>,
     /// Opaque; new per instance, stable over restarts (two running VMs must not share one).
     pub machine_identifier: String,
     /// New per instance, unique on the chassis.

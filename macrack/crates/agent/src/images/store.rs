@@ -39,6 +39,9 @@ pub struct Manifest {
     /// Oldest host macOS that can run it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimum_host_version: Option<String>,
+    /// `VZMacHardwareModel.dataRepresentation`, base64: what the auxiliary storage is of. A real golden has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware_model: Option<String>,
 }
 
 /// Why a golden could not be had.
@@ -292,6 +295,7 @@ fn stage(staging: &Path, spec: &Spec) -> io::Result<String> {
         disk_sha256: image("disk.img", spec.disk_bytes, &content)?,
         aux_sha256: image("aux.img", 4096, "simulated auxiliary storage")?,
         minimum_host_version: spec.minimum_host_version.clone(),
+        hardware_model: None,
     };
     let bytes = serde_json::to_vec_pretty(&manifest)?;
     fs::write(staging.join("manifest.json"), &bytes)?;

@@ -64,7 +64,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The description with an identity of its own.
+    /// The description with an identity of its own. The hardware model is the golden's, and is filled in when the
+    /// golden is there.
     pub fn described(self, machine_identifier: String, mac_address: MacAddress) -> VmDescription {
         VmDescription {
             uid: self.uid,
@@ -74,6 +75,7 @@ impl Shape {
             memory_bytes: self.memory_bytes,
             disk: "disk.img".to_owned(),
             aux: "aux.img".to_owned(),
+            hardware_model: None,
             machine_identifier,
             mac_address,
             display: self.display,
@@ -125,7 +127,10 @@ pub(super) fn make_files(
     write_json(&dir.manifest(), &contents(&manifest, &making.golden))?;
     let used = making.golden_dir.join("last-used");
     write_whole(&used, Timestamp::now().to_string().as_bytes()).map_err(named("noting that the golden is used"))?;
-    dir.write_description(&making.description)?;
+    dir.write_description(&VmDescription {
+        hardware_model: manifest.hardware_model.clone(),
+        ..making.description.clone()
+    })?;
     File::open(dir.path())?.sync_all()?;
     Ok(record)
 }

@@ -72,6 +72,7 @@ impl Rack {
             memory_bytes: 8 << 30,
             disk: "disk.img".into(),
             aux: "aux.img".into(),
+            hardware_model: None,
             machine_identifier: format!("identifier of {uid}"),
             mac_address: MacAddress::locally_administered([2, 0, 0, 0, 0, 1]),
             display: None,
