@@ -12,6 +12,7 @@
 use std::fmt;
 
 use jiff::Timestamp;
+use macrack_api::rack::node::CloneWay;
 use macrack_wire::{GuestStage, VmError, VmReport};
 
 /// Where a VM is.
@@ -108,6 +109,8 @@ pub struct Facts {
     pub golden: Option<String>,
     /// Bytes that its disk may still grow by.
     pub growth: u64,
+    /// How its disk was made, once it was.
+    pub cloned_by: Option<CloneWay>,
     /// How often it was started.
     pub starts: u32,
     /// The last report of its process since its last start.
@@ -128,6 +131,7 @@ impl Facts {
             since,
             golden: None,
             growth: 0,
+            cloned_by: None,
             starts: 0,
             report: None,
             mac_address: None,

@@ -115,7 +115,7 @@ fn agent(n: u8, mac: &Mac) -> Option<AgentStatus> {
         cpu_cores: 14,
         memory: "64Gi".into(),
         storage: "2T".into(),
-        link_speed: "10G".into(),
+        link_speed: Some("10G".into()),
     };
     let vm = |(of, state): &(Uid, node::VmState)| Vm {
         uid: uid(*of),
@@ -123,11 +123,13 @@ fn agent(n: u8, mac: &Mac) -> Option<AgentStatus> {
         guest_ready: false,
         message: None,
         since: None,
+        cloned_by: None,
+        wipe: None,
     };
     Some(AgentStatus {
         boot_id: "boot".into(),
         hardware: Some(hardware),
-        host: Some(HostFacts { entitled: true, keychain_unlocked: true, auto_login: true }),
+        host: Some(HostFacts { entitled: true, keychain_unlocked: true, auto_login: true, ..HostFacts::default() }),
         quota: QuotaFacts { checked_boot_id: Some("boot".into()), ..Default::default() },
         vms: report.vms.iter().map(vm).collect(),
         last_lease: report

@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use macrack_api::rack::node::CloneWay;
 use ring::digest::{Context, SHA256};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -75,58 +76,95 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Makes `to` a copy of `from` that shares its blocks where the file system can do that, and is sparse
-/// where it cannot; then lengthens it to `at_least` bytes. `to` must not exist.
+/// Makes `to` a copy of `from` that shares its blocks where the file system can do that; on Linux it is sparse where
+/// it cannot, on a Mac it is refused. Then lengthens it to `at_least` bytes. `to` must not exist, and neither may be a
+/// symbolic link. Says which way was taken.
 ///
 /// # Errors
-/// The operating system's, or `step`'s.
+/// The operating system's, or `step`'s; [`unshared`]'s words where blocks cannot be shared and must be.
 pub fn clone_file(
     from: &Path,
     to: &Path,
     at_least: u64,
     step: &mut dyn FnMut(u64) -> io::Result<()>,
-) -> io::Result<()> {
-    let source = File::open(from)?;
-    let target = share_or_create(from, &source, to)?;
+) -> io::Result<CloneWay> {
+    let source = OpenOptions::new().read(true).custom_flags(no_follow()).open(from)?;
     let len = source.metadata()?.len();
-    let target = match target {
-        Target::Shared(file) => file,
-        Target::Empty(file) => {
-            copy_runs(&source, &file, len, &mut |_, size| step(size as u64))?;
-            file
-        }
-    };
+    let (way, target) = share(&source, to)?;
+    if way == CloneWay::Copy {
+        copy_runs(&source, &target, len, &mut |_, size| step(size as u64))?;
+    }
     if at_least > len {
         target.set_len(at_least)?;
     }
-    target.sync_all()
+    target.sync_all()?;
+    Ok(way)
 }
 
-enum Target {
-    Shared(File),
-    Empty(File),
+/// Fails on a symbolic link in the last place of a path.
+fn no_follow() -> i32 {
+    i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0)
 }
 
+/// The file system's own way to share blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    /// `fclonefileat(2)` of APFS: makes the file.
+    #[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code, reason = "judged on Linux in tests"))]
+    Clonefile,
+    /// The ioctl `FICLONE` of Linux (ioctl_ficlonerange(2)): fills a file that is there.
+    #[cfg_attr(not(any(test, target_os = "linux")), allow(dead_code, reason = "judged on macOS never"))]
+    Reflink,
+}
+
+/// What follows from the answer of the file system, when it was asked to share blocks: pure. A Mac never copies in
+/// silence: a golden of 100 GB copied twice is no disk left, and minutes where a clone takes none.
+fn unshared(by: Sharing, answer: Result<(), Errno>) -> io::Result<CloneWay> {
+    let error = match (by, answer) {
+        (Sharing::Clonefile, Ok(())) => return Ok(CloneWay::Clonefile),
+        (Sharing::Reflink, Ok(())) => return Ok(CloneWay::Reflink),
+        // this file system shares no blocks, or not between these two places
+        (Sharing::Reflink, Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::XDEV)) => {
+            return Ok(CloneWay::Copy);
+        }
+        (Sharing::Reflink, Err(error)) => return Err(error.into()),
+        (Sharing::Clonefile, Err(error)) => error,
+    };
+    let why = match error {
+        Errno::XDEV => {
+            "the golden and the VM lie on different volumes; keep all of --state-dir on one APFS volume".to_owned()
+        }
+        // two numbers on Darwin, one on Linux
+        error if error == Errno::NOTSUP || error == Errno::OPNOTSUPP => {
+            "the volume of --state-dir cannot clone files; put it on an APFS volume".to_owned()
+        }
+        Errno::EXIST => "there is a disk already, and a disk is never replaced".to_owned(),
+        Errno::NOSPC => "the volume is full; delete an instance, or let goldens be evicted".to_owned(),
+        error => io::Error::from(error).to_string(),
+    };
+    let kind = io::Error::from(error).kind();
+    Err(io::Error::new(kind, format!("clonefile: {why}; it is not copied instead, which would fill the disk")))
+}
+
+/// Makes `to`, with the source's blocks if they can be shared, else empty.
 #[cfg(target_os = "linux")]
-fn share_or_create(_: &Path, source: &File, to: &Path) -> io::Result<Target> {
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
-    match rustix::fs::ioctl_ficlone(&file, source) {
-        Ok(()) => Ok(Target::Shared(file)),
-        // this file system shares no blocks
-        Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::XDEV) => Ok(Target::Empty(file)),
-        Err(error) => Err(error.into()),
-    }
+fn share(source: &File, to: &Path) -> io::Result<(CloneWay, File)> {
+    let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    let way = unshared(Sharing::Reflink, rustix::fs::ioctl_ficlone(&target, source))?;
+    Ok((way, target))
 }
 
+/// Makes `to` with the source's blocks. Of the owner nothing is copied: the disk is the agent's user's.
 #[cfg(target_os = "macos")]
-fn share_or_create(from: &Path, _: &File, to: &Path) -> io::Result<Target> {
-    if to.exists() {
-        return Err(io::ErrorKind::AlreadyExists.into());
-    }
-    // the standard library clones on APFS (fclonefileat) before it copies; a golden is read-only
-    std::fs::copy(from, to)?;
+fn share(source: &File, to: &Path) -> io::Result<(CloneWay, File)> {
+    use rustix::fs::{CWD, CloneFlags, fclonefileat};
+    // CLONE_NOFOLLOW (1) and CLONE_NOOWNERCOPY (2) of <sys/clonefile.h>
+    let flags = CloneFlags::NOFOLLOW | CloneFlags::NOOWNERCOPY;
+    let way = unshared(Sharing::Clonefile, fclonefileat(source, CWD, to, flags))?;
+    // a golden is read-only, and so is its clone at first
     std::fs::set_permissions(to, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-    Ok(Target::Shared(OpenOptions::new().write(true).mode(0o600).open(to)?))
+    let target = OpenOptions::new().write(true).custom_flags(no_follow()).open(to)?;
+    Ok((way, target))
 }
 
 /// Bytes that a file takes on the disk.
@@ -239,12 +277,48 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (golden, disk) = (dir.path().join("golden"), dir.path().join("disk"));
         sparse(&golden);
-        clone_file(&golden, &disk, 16 << 20, &mut |_| Ok(())).unwrap();
+        let way = clone_file(&golden, &disk, 16 << 20, &mut |_| Ok(())).unwrap();
+        assert!(matches!(way, CloneWay::Reflink | CloneWay::Copy), "{way:?}");
         let clone = OpenOptions::new().read(true).write(true).open(&disk).unwrap();
         assert_eq!(clone.metadata().unwrap().len(), 16 << 20);
         clone.write_all_at(b"tenant", 0).unwrap();
         assert_eq!(&std::fs::read(&golden).unwrap()[..6], b"at the", "the golden is untouched");
         let again = clone_file(&golden, &disk, 0, &mut |_| Ok(()));
         assert_eq!(again.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    }
+
+    #[test]
+    fn a_golden_behind_a_link_is_not_cloned() {
+        let dir = tempfile::tempdir().unwrap();
+        sparse(&dir.path().join("elsewhere"));
+        std::os::unix::fs::symlink(dir.path().join("elsewhere"), dir.path().join("golden")).unwrap();
+        let refused = clone_file(&dir.path().join("golden"), &dir.path().join("disk"), 0, &mut |_| Ok(()));
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(Errno::LOOP.raw_os_error()));
+        assert!(!dir.path().join("disk").exists());
+    }
+
+    #[test]
+    fn linux_copies_where_blocks_cannot_be_shared_and_a_mac_refuses_with_the_reason() {
+        use Sharing::{Clonefile, Reflink};
+        assert_eq!(unshared(Clonefile, Ok(())).unwrap(), CloneWay::Clonefile);
+        assert_eq!(unshared(Reflink, Ok(())).unwrap(), CloneWay::Reflink);
+        for error in [Errno::OPNOTSUPP, Errno::NOTTY, Errno::INVAL, Errno::XDEV] {
+            assert_eq!(unshared(Reflink, Err(error)).unwrap(), CloneWay::Copy, "{error}");
+        }
+        assert!(unshared(Reflink, Err(Errno::NOSPC)).is_err(), "a full disk is no reason to copy");
+        for (error, kind, words) in [
+            (Errno::XDEV, io::ErrorKind::CrossesDevices, "on one APFS volume"),
+            (Errno::OPNOTSUPP, io::ErrorKind::Unsupported, "put it on an APFS volume"),
+            (Errno::EXIST, io::ErrorKind::AlreadyExists, "never replaced"),
+            (Errno::NOSPC, io::ErrorKind::StorageFull, "delete an instance"),
+            (Errno::IO, io::ErrorKind::Other, "clonefile: "),
+            (Errno::NOTTY, io::ErrorKind::Other, "not copied instead"),
+        ] {
+            let refused = unshared(Clonefile, Err(error)).expect_err("a Mac copied in silence");
+            if kind != io::ErrorKind::Other {
+                assert_eq!(refused.kind(), kind, "{error}");
+            }
+            assert!(refused.to_string().contains(words), "{error}: {refused}");
+        }
     }
 }

@@ -16,7 +16,7 @@ use super::cache::{Cache, Golden};
 use super::evict::{Keeping, overdue, unused};
 use super::progress::Progress;
 use super::reference::Reference;
-use super::room::{Disk, NoRoom, gigabytes, make_room};
+use super::room::{Disk, NoRoom, gigabytes, make_room, relieve};
 use super::store::{ImageStore, StoreError, Watchdog};
 use crate::backoff::Backoff;
 use crate::bell::Bell;
@@ -172,11 +172,24 @@ impl Puller {
         }
     }
 
-    /// Evicts what is overdue when `coming` more goldens are about to come.
+    /// Evicts what is overdue when `coming` more goldens are about to come, and what must give way to disks that grow
+    /// or are to be cloned.
     fn tidy(&mut self, wishes: &Wishes, coming: usize) {
         let goldens = self.situation.borrow().goldens.clone();
+        // what was harmed by other hands is no golden any more
+        if goldens.keys().any(|hex| !self.cache.has(hex)) {
+            self.relist();
+        }
         let gone = overdue(&goldens, &wishes.keeping(), coming, Timestamp::now());
         self.evict(&gone);
+        let unused = unused(&self.situation.borrow().goldens.clone(), &wishes.keeping());
+        if unused.is_empty() {
+            return;
+        }
+        match (self.free)() {
+            Ok(free) => self.evict(&relieve(&Disk { free: Some(free), reserve: wishes.reserve, unused: &unused })),
+            Err(error) => tracing::error!(%error, "the free space cannot be measured"),
+        }
     }
 
     fn evict(&mut self, hexes: &[String]) {

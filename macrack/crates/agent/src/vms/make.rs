@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use futures::future::BoxFuture;
 use jiff::Timestamp;
+use macrack_api::rack::node::CloneWay;
 use macrack_wire::layout::{write_json, write_whole};
 use macrack_wire::{Display, MacAddress, VmDescription, VmDir};
 use serde_json::json;
@@ -18,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::record::Record;
 use crate::images::Manifest;
-use crate::images::copy::clone_file;
+use crate::images::cache::{note_used, verify};
+use crate::images::copy::{allocated, clone_file};
 use crate::images::room::gigabytes;
 
 /// The text of a first-boot script, fetched when the disk is made and never again.
@@ -92,6 +94,7 @@ pub(super) fn make_files(
     cancel: &CancellationToken,
 ) -> io::Result<Record> {
     let named = |what: &'static str| move |error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"));
+    verify(&making.golden_dir).map_err(named("the golden on this Mac cannot be trusted and is pulled again"))?;
     let manifest: Manifest = macrack_wire::layout::read_json(&making.golden_dir.join("manifest.json"))?;
     if manifest.disk_bytes > making.disk_bytes {
         return Err(io::Error::new(
@@ -110,7 +113,7 @@ pub(super) fn make_files(
         _ => {}
     }
     DirBuilder::new().mode(0o700).create(dir.path())?;
-    let record = Record { golden: making.golden.clone(), disk_bytes: making.disk_bytes, ..Record::default() };
+    let mut record = Record { golden: making.golden.clone(), disk_bytes: making.disk_bytes, ..Record::default() };
     record.write(dir)?;
     if let Some(script) = script {
         write_whole(&dir.first_boot(), script.as_bytes())?;
@@ -120,13 +123,16 @@ pub(super) fn make_files(
         false => Ok(()),
     };
     let (disk, aux) = (dir.path().join(&making.description.disk), dir.path().join(&making.description.aux));
-    clone_file(&making.golden_dir.join("disk.img"), &disk, making.disk_bytes, &mut go_on)
+    let way = clone_file(&making.golden_dir.join("disk.img"), &disk, making.disk_bytes, &mut go_on)
         .map_err(named("cloning the golden's disk"))?;
+    record.cloned_by = Some(way);
+    record.shared_bytes = if way == CloneWay::Copy { 0 } else { allocated(&disk)? };
+    record.write(dir)?;
+    tracing::info!(vm = making.description.uid, ?way, shared = record.shared_bytes, "its disk is there");
     clone_file(&making.golden_dir.join("aux.img"), &aux, 0, &mut go_on)
         .map_err(named("cloning the golden's auxiliary storage"))?;
     write_json(&dir.manifest(), &contents(&manifest, &making.golden))?;
-    let used = making.golden_dir.join("last-used");
-    write_whole(&used, Timestamp::now().to_string().as_bytes()).map_err(named("noting that the golden is used"))?;
+    note_used(&making.golden_dir, Timestamp::now()).map_err(named("noting that the golden is used"))?;
     dir.write_description(&VmDescription {
         hardware_model: manifest.hardware_model.clone(),
         ..making.description.clone()

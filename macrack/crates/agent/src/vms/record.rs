@@ -6,6 +6,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use macrack_api::rack::node::CloneWay;
 use macrack_wire::VmDir;
 use macrack_wire::layout::{read_json, write_json};
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,12 @@ pub struct Record {
     /// Bytes that its disk may grow to.
     #[serde(default)]
     pub disk_bytes: u64,
+    /// How its disk was made from the golden, once it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cloned_by: Option<CloneWay>,
+    /// Bytes that its disk shared with the golden at first.
+    #[serde(default)]
+    pub shared_bytes: u64,
     /// How often it was started.
     #[serde(default)]
     pub starts: u32,

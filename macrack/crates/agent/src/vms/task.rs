@@ -27,6 +27,7 @@ use super::wipe::wipe_files;
 use super::{Command, GRACE, Surroundings, process, rest};
 use crate::backoff::Backoff;
 use crate::images::copy::allocated;
+use crate::images::room::growth;
 use crate::life::{Facts, Life, Rest};
 
 /// What stands in `Life::Unknown` until it is known for the first time.
@@ -172,13 +173,14 @@ impl Task {
             facts.golden = Some(record.golden).filter(|hex| !hex.is_empty());
             facts.starts = record.starts;
             facts.growth = growth;
+            facts.cloned_by = record.cloned_by;
             facts.mac_address = description.map(|description| description.mac_address);
         });
     }
 
     fn growth(&self) -> u64 {
         let taken = allocated(&self.dir.path().join("disk.img")).unwrap_or(0);
-        self.record.disk_bytes.saturating_sub(taken)
+        growth(self.record.disk_bytes, taken, self.record.shared_bytes)
     }
 
     fn enter(&self, life: Life) {

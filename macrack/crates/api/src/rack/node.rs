@@ -5,6 +5,7 @@
 //!   reported that uid Wiped; an order Wipe never goes back;
 //! - `leaseRef`: empty → X → empty, never X → Y; `boundAt` fixed; `earliestReleaseAt` at least 24 h after it
 //!   and never lowered; cleared only when marked releasing and both slots are empty;
+//! - an approved reboot is not replaced by another before it is done;
 //! - status is never dropped whole.
 //!
 //! Who writes what: `status.agent` the chassis' own agent, everything else of status the operator.
@@ -86,6 +87,7 @@ pub struct Retirement {
 #[x_kube(validation = Rule::new("!has(oldSelf.leaseRef) || !has(self.leaseRef) || (self.leaseRef.boundAt == oldSelf.leaseRef.boundAt && timestamp(self.leaseRef.earliestReleaseAt) >= timestamp(oldSelf.leaseRef.earliestReleaseAt))").message("[floor-never-falls] status.leaseRef: boundAt is fixed and earliestReleaseAt is never lowered while bound"))]
 #[x_kube(validation = Rule::new("!has(self.leaseRef) || timestamp(self.leaseRef.earliestReleaseAt) >= timestamp(self.leaseRef.boundAt) + duration('24h')").message("[floor-24h] status.leaseRef.earliestReleaseAt: at least 24h after boundAt"))]
 #[x_kube(validation = Rule::new("!has(oldSelf.leaseRef) || !has(self.leaseRef) || self.leaseRef.releasing || !oldSelf.leaseRef.releasing").message("[releasing-stays] status.leaseRef.releasing: a release that has begun is not taken back"))]
+#[x_kube(validation = Rule::new("!has(oldSelf.reboot) || !has(oldSelf.reboot.approvedAt) || has(oldSelf.reboot.doneBootID) || !has(self.reboot) || (self.reboot.requestedAt == oldSelf.reboot.requestedAt && has(self.reboot.approvedAt) && self.reboot.approvedAt == oldSelf.reboot.approvedAt)").message("[one-reboot] status.reboot: an approved reboot is not replaced before it is done; one approval is one reboot"))]
 #[x_kube(validation = Rule::new("has(self.leaseRef) || self.slots.all(s, s.order == 'Wipe')").message("[slots-belong-to-a-lease] status.slots: without a lease the only order is Wipe"))]
 #[x_kube(validation = Rule::new("size(self.slots) < 2 || self.slots[0].uid != self.slots[1].uid").message("[one-slot-per-vm] status.slots: one uid in both slots"))]
 #[x_kube(validation = Rule::new("!has(oldSelf.slots) || oldSelf.slots.all(o, self.slots.exists(n, n.slot == o.slot && n.uid == o.uid && (o.order != 'Wipe' || n.order == 'Wipe')) || (o.order == 'Wipe' && has(self.agent) && self.agent.vms.exists(v, v.uid == o.uid && v.state == 'Wiped')))").message("[slot-until-wiped] status.slots: a slot is emptied or given on only when its order is Wipe and the agent reported that VM Wiped; an order Wipe is not taken back"))]
@@ -115,11 +117,20 @@ pub struct MacNodeStatus {
     /// A host reboot that is asked for, approved, or done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot: Option<Reboot>,
+    /// When the policy last approved a reboot of this chassis. It counts against `quota.budget` for 24 hours, and for
+    /// as long the policy approves no second one of the same chassis.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_reboot_at: Option<Time>,
     /// Why the chassis is not to be used, and since when.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["reason".into()]))]
     pub quarantine: Vec<Quarantine>,
+    /// The last wipes on this chassis, the newest last; written before the slot of the wiped VM is emptied.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["uid".into()]))]
+    pub wipes: Vec<WipeRecord>,
     /// What holds and what does not, each with its reason; `Ready` sums them up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -200,6 +211,30 @@ pub enum Order {
     Wipe,
 }
 
+/// What is kept of a wipe after the VM's slot was given on; the whole receipt is in the audit trail.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WipeRecord {
+    /// uid of the MacOSInstance.
+    #[schemars(length(min = 1, max = 36))]
+    pub uid: String,
+    /// Its namespace, as its slot named it.
+    #[schemars(length(min = 1, max = 63))]
+    pub namespace: String,
+    /// Its name, as its slot named it.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// uid of the lease that held the chassis then.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "leaseUID")]
+    #[schemars(length(max = 36))]
+    pub lease_uid: Option<String>,
+    /// When the last item was verified.
+    pub wiped_at: Time,
+    /// `sha256:…` of the receipt as JSON, its fields in the order of the schema and without blanks.
+    #[schemars(length(max = 80))]
+    pub digest: String,
+}
+
 /// A host reboot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -207,15 +242,31 @@ pub struct Reboot {
     /// Why it is needed.
     #[schemars(length(min = 1, max = 128))]
     pub reason: String,
-    /// When it was asked for.
+    /// When it was asked for: the name of the request, which an approval echoes.
     pub requested_at: Time,
+    /// The boot in which it was asked for, and the only one that may be ended for it.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "bootID")]
+    #[schemars(length(max = 64))]
+    pub boot_id: Option<String>,
     /// When an admin or the policy approved it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_at: Option<Time>,
+    /// Who approved it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved_by: Option<Approver>,
     /// The boot that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "doneBootID")]
     #[schemars(length(max = 64))]
     pub done_boot_id: Option<String>,
+}
+
+/// Who approved a reboot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Approver {
+    /// An admin, by `spec.approvedReboot`.
+    Admin,
+    /// `quota.reboot: Automatic` of the RackConfig.
+    Policy,
 }
 
 /// One reason not to use a chassis.
@@ -272,6 +323,8 @@ words! {
         QuotaHealthy,
         /// Every VM that should be there answers.
         VMsAttached,
+        /// No reboot of the host is asked for or under way.
+        RebootSettled,
         /// A new lease may be bound to it now.
         Leasable,
     }
@@ -306,10 +359,26 @@ words! {
         KeychainLocked,
         /// The agent's user is not logged in automatically.
         AutoLoginOff,
+        /// The host cannot serve tenants for another cause; the message is that of `macrack-agent doctor`.
+        NotPrepared,
         /// The kernel's counter is as it should be.
         Counting,
         /// The kernel refuses VMs although fewer than two run.
         QuotaStuck,
+        /// Nothing asks for a reboot of the host.
+        NotAsked,
+        /// A reboot is needed; what runs on the Mac is stopped cleanly first.
+        StopsFirst,
+        /// A reboot is asked for and waits for an admin: `kubectl macrack reboot`. The message says why the policy does
+        /// not approve it.
+        AwaitsApproval,
+        /// The reboot is approved; the Mac is on its way.
+        Rebooting,
+        /// The Mac did not come back within quota.deadline. It is not rebooted again and no lease is taken off it:
+        /// somebody must look at it.
+        RebootTimedOut,
+        /// The Mac is back in a new boot; the counter is healthy once a VM has started in it.
+        AwaitsSelfTest,
         /// Every VM answers.
         Attached,
         /// A VM process cannot be reached.

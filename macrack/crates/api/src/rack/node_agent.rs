@@ -31,9 +31,16 @@ pub struct AgentStatus {
     /// Free disk, in bytes, rounded down to a whole gigabyte so that it changes seldom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_free: Option<Quantity>,
+    /// What of the free disk is promised: to the disks of the VMs that are here, which may still grow to the size of
+    /// their class, and to the host itself. Rounded up to a whole gigabyte.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_reserved: Option<Quantity>,
     /// The kernel's VM counter, as far as it can be seen from outside.
     #[serde(default)]
     pub quota: QuotaFacts,
+    /// The last reboot that the agent asked of its host, in this boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reboot: Option<RebootFacts>,
     /// Every VM that is on this chassis, and those uids of slots that are not (Wiped).
     #[serde(default)]
     #[schemars(length(max = 16))]
@@ -80,8 +87,9 @@ pub struct Hardware {
     pub memory: Quantity,
     /// Physical disk.
     pub storage: Quantity,
-    /// Speed of the network port, bits per second.
-    pub link_speed: Quantity,
+    /// Speed of the network port in use, bits per second. Absent when it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_speed: Option<Quantity>,
 }
 
 /// What a host needs before Virtualization.framework starts a macOS guest.
@@ -94,6 +102,26 @@ pub struct HostFacts {
     pub keychain_unlocked: bool,
     /// The agent's user logs in by itself.
     pub auto_login: bool,
+    /// Whatever else keeps the host from starting VMs or from serving tenants, as `macrack-agent doctor` says it; the
+    /// gravest first. Absent when nothing does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub findings: Vec<HostFinding>,
+}
+
+/// One thing that is wrong with a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostFinding {
+    /// Which check found it: one of those that docs/host-preparation.md lists.
+    #[schemars(length(min = 1, max = 32))]
+    pub check: String,
+    /// It could not be found out, which is neither good nor bad.
+    #[serde(default)]
+    pub unknown: bool,
+    /// What is wrong, and the way out.
+    #[schemars(length(min = 1, max = 256))]
+    pub message: String,
 }
 
 /// The kernel's VM counter from outside.
@@ -115,6 +143,21 @@ pub struct QuotaFacts {
     pub checked_boot_id: Option<String>,
 }
 
+/// What an agent did about an approved reboot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RebootFacts {
+    /// The request, by its `requestedAt`.
+    pub requested_at: Time,
+    /// When the host was asked. The agent keeps that on its disk first, and asks no second time for one request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_at: Option<Time>,
+    /// Why the host did not do it, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub problem: Option<String>,
+}
+
 /// One VM on the chassis.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -134,6 +177,57 @@ pub struct Vm {
     /// When `state` was entered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
+    /// How its disk was made from the golden, once it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cloned_by: Option<CloneWay>,
+    /// What was wiped and how that was verified; there once the state is Wiped, unless the VM never was here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wipe: Option<WipeReceipt>,
+}
+
+/// How a disk was made from its golden.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum CloneWay {
+    /// `clonefile` of APFS: the blocks are shared until one side writes.
+    Clonefile,
+    /// `FICLONE` of Linux: the blocks are shared until one side writes.
+    Reflink,
+    /// A sparse copy, on a Linux file system that shares no blocks. Never on a Mac.
+    Copy,
+}
+
+/// What was destroyed of a VM at its end, and how it was seen to be gone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WipeReceipt {
+    /// When the wipe began.
+    pub started_at: Time,
+    /// When the last item was verified.
+    pub finished_at: Time,
+    /// What was wiped, item by item.
+    #[schemars(length(max = 16))]
+    pub items: Vec<WipedItem>,
+    /// Version of the agent that wiped and verified.
+    #[schemars(length(max = 64))]
+    pub agent_version: String,
+}
+
+/// One kind of thing that was wiped.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WipedItem {
+    /// What: `disks`, `logs`, `sockets`, …
+    #[schemars(length(min = 1, max = 32))]
+    pub what: String,
+    /// How many there were.
+    #[schemars(range(min = 0))]
+    pub count: i64,
+    /// Bytes that they took on the disk.
+    #[schemars(range(min = 0))]
+    pub bytes: i64,
+    /// How it was seen that none is left.
+    #[schemars(length(min = 1, max = 64))]
+    pub verified_by: String,
 }
 
 /// Where a VM is. The order of the list is the order of life.

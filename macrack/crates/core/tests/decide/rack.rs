@@ -77,6 +77,8 @@ pub struct Rack {
     pub pod: Seen<Pod>,
     pub pod_in_slot: Seen<bool>,
     pub agent_answers: bool,
+    pub config: RackConfigSpec,
+    pub policy_reboots: Seen<Vec<Timestamp>>,
 }
 
 pub fn class() -> MacNodeClass {
@@ -104,9 +106,9 @@ pub fn agent() -> AgentStatus {
             cpu_cores: 14,
             memory: "64Gi".into(),
             storage: "2T".into(),
-            link_speed: "10G".into(),
+            link_speed: Some("10G".into()),
         }),
-        host: Some(HostFacts { entitled: true, keychain_unlocked: true, auto_login: true }),
+        host: Some(HostFacts { entitled: true, keychain_unlocked: true, auto_login: true, ..HostFacts::default() }),
         quota: QuotaFacts { checked_boot_id: Some("boot-1".into()), ..Default::default() },
         ..Default::default()
     }
@@ -217,6 +219,8 @@ impl Rack {
             pod: Seen::Absent,
             pod_in_slot: Seen::Absent,
             agent_answers: true,
+            config: RackConfigSpec::default(),
+            policy_reboots: Seen::Absent,
         }
     }
 
@@ -294,7 +298,7 @@ impl Rack {
     pub fn vm(mut self, name: &str, state: VmState) -> Self {
         let vms = &mut self.agent().vms;
         vms.retain(|vm| vm.uid != uid(name));
-        vms.push(Vm { uid: uid(name), state, guest_ready: state == VmState::Running, message: None, since: None });
+        vms.push(Vm { uid: uid(name), state, guest_ready: state == VmState::Running, message: None, since: None, cloned_by: None, wipe: None });
         self
     }
     /// An instance with a slot and a VM that does what it is told.
@@ -355,7 +359,8 @@ impl Rack {
             kube_node: self.kube_node.clone(),
             existing: self.existing(),
             claim: self.claim.clone(),
-            config: RackConfigSpec::default(),
+            config: self.config.clone(),
+            policy_reboots: self.policy_reboots.clone(),
         }
     }
 

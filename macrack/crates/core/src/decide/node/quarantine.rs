@@ -26,11 +26,14 @@ pub(super) fn decide(node: &MacNode, now: Timestamp) -> Vec<Quarantine> {
         .collect();
     for reason in seen(node, agent) {
         let entry = Quarantine { reason: reason.into(), since: time(now), boot_id: agent.boot_id.clone() };
-        let known = list.iter().any(|e| e.reason == reason.as_str());
+        let known = list.iter_mut().find(|e| e.reason == reason.as_str());
         // what an admin cleared in this very pass is not entered again from the same report
         let just_cleared = status.quarantine.iter().any(|e| e.reason == reason.as_str() && cleared_by_hand(node, e));
-        if !known && !just_cleared {
-            list.push(entry);
+        match known {
+            // a counter that sticks in a new boot too is that boot's: it takes another one to end it
+            Some(known) => known.boot_id = entry.boot_id,
+            None if !just_cleared => list.push(entry),
+            None => {}
         }
     }
     list
@@ -147,7 +150,7 @@ mod tests {
 
     #[test]
     fn an_unknown_vm_quarantines_and_no_report_changes_nothing() {
-        let vm = Vm { uid: "a".into(), state: VmState::Unknown, guest_ready: false, message: None, since: None };
+        let vm = Vm { uid: "a".into(), state: VmState::Unknown, guest_ready: false, message: None, since: None, cloned_by: None, wipe: None };
         let n = node(&[], AgentStatus { boot_id: "one".into(), vms: vec![vm], ..Default::default() });
         assert_eq!(left(&n), ["ReattachFailed"]);
         let mut silent = node(&[QuarantineReason::WipeFailed], AgentStatus::default());
