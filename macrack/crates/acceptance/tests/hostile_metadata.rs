@@ -11,8 +11,8 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use macrack_acceptance::{Operator, Rack, SOON, Scene};
-use macrack_operator::client::connect;
 use macrack_testkit::{Namespace, expect};
+use macrack_thin::connect;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 

@@ -59,7 +59,7 @@ impl Credential {
     }
 }
 
-/// A client whose requests carry what `credential` holds at that moment.
+/// A client whose requests carry what `credential` holds at that moment, and which reads no managedFields.
 ///
 /// # Errors
 /// When TLS cannot be set up from the bootstrap file.
@@ -78,7 +78,7 @@ pub fn client(config: kube::Config, credential: Arc<Credential>) -> kube::Result
         response
     });
     // the types of the layers' closures are the client's own stack
-    Ok(ClientBuilder::try_from(config)?.with_layer(&carry).with_layer(&notice).build())
+    Ok(ClientBuilder::try_from(config)?.with_layer(&carry).with_layer(&notice).with_layer(&macrack_thin::thin()).build())
 }
 
 /// What a token says of itself.

@@ -43,7 +43,7 @@ impl Access {
 /// # Errors
 /// When its credentials cannot be used.
 pub(crate) fn client(config: Config) -> Result<Client> {
-    Client::try_from(config).context("the credentials of the kubeconfig are not usable")
+    macrack_thin::connect(config).context("the credentials of the kubeconfig are not usable")
 }
 
 /// What the API server or the network said, for the person who asked.

@@ -10,7 +10,6 @@
 pub mod act;
 pub mod admission;
 pub mod cache;
-pub mod client;
 pub mod clock;
 pub mod feed;
 pub mod gather;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::Parser;
 use kube::Config;
-use macrack_operator::{Options, admission::terminated, client, clock::Clock, decide, image_store::DirectoryStore};
+use macrack_operator::{Options, admission::terminated, clock::Clock, decide, image_store::DirectoryStore};
 
 /// Leases dedicated Macs to the tenants of a cluster and runs their macOS VMs.
 ///
@@ -33,7 +33,7 @@ async fn main() -> Result<()> {
         .init();
     let args = Args::parse();
     let config = Config::infer().await.context("no API server: run in a cluster, or set KUBECONFIG")?;
-    let client = client::connect(config).context("the credentials are not usable")?;
+    let client = macrack_thin::connect(config).context("the credentials are not usable")?;
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "operator".into());
     let identity = args.identity.unwrap_or_else(|| format!("{host}-{}", std::process::id()));
     let webhook = macrack_operator::admission::serve(client.clone(), args.webhook, terminated());

@@ -16,6 +16,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("core", &["macrack-operator", "macrack-agent", "macrack-wire", "macrack-testkit", "tokio", "kube-client"]),
     ("wire", &["macrack-core", "macrack-operator", "macrack-agent", "kube"]),
     ("agent", &["macrack-operator", "macrack-core"]),
+    ("thin", &["macrack-api", "macrack-core", "macrack-operator", "macrack-agent", "macrack-wire", "macrack-testkit"]),
     ("vm", &["macrack-operator", "macrack-core", "macrack-agent"]),
     ("guest", &["macrack-operator", "macrack-core", "macrack-agent", "kube"]),
 ];

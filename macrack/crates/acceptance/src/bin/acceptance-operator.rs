@@ -15,7 +15,7 @@ use clap::Parser;
 use http::{Method, Request};
 use k8s_openapi::jiff::SignedDuration;
 use kube::{Config, client::ClientBuilder};
-use macrack_operator::{Options, admission, client, clock::Clock, decide, image_store::DirectoryStore};
+use macrack_operator::{Options, admission, clock::Clock, decide, image_store::DirectoryStore};
 use tower::{Layer, Service};
 
 #[derive(Parser)]
@@ -44,12 +44,12 @@ async fn main() -> Result<()> {
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .init();
     let args = Args::parse();
-    let plain = client::connect(Config::infer().await?)?;
+    let plain = macrack_thin::connect(Config::infer().await?)?;
     let client = match args.kill_after {
         None => plain.clone(),
         Some(writes) => {
             let deadly = Deadly { left: Arc::new(AtomicUsize::new(writes)) };
-            ClientBuilder::try_from(Config::infer().await?)?.with_layer(&deadly).with_layer(&client::thin()).build()
+            ClientBuilder::try_from(Config::infer().await?)?.with_layer(&deadly).with_layer(&macrack_thin::thin()).build()
         }
     };
     let hours = SignedDuration::from_hours;

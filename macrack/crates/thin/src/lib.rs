@@ -1,4 +1,4 @@
-//! The operator's client: like any other, but it never reads `metadata.managedFields`.
+//! A client like any other, but one that never reads `metadata.managedFields`: the operator's, the agents', the plugin's.
 //!
 //! Invariant: **what a tenant may write into an object cannot make it, or the list that it is in, unreadable.** Whoever
 //! may edit an object may also write its managedFields, and the API server keeps a time there that lies past the last
@@ -28,7 +28,7 @@ pub fn connect(config: Config) -> kube::Result<Client> {
     Ok(ClientBuilder::try_from(config)?.with_layer(&thin()).build())
 }
 
-/// The layer that empties managedFields in every answer.
+/// The layer that empties managedFields in every answer; for a client with more layers it is the last one added.
 pub fn thin() -> Thinning {
     MapResponseLayer::new(thinned)
 }
