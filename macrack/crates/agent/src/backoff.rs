@@ -24,6 +24,11 @@ impl Backoff {
         Backoff::new(Duration::from_millis(50), Duration::from_secs(10))
     }
 
+    /// Lets the delays grow up to `most` from here on.
+    pub fn at_most(&mut self, most: Duration) {
+        self.most = most;
+    }
+
     /// The next delay.
     pub fn next_delay(&mut self) -> Duration {
         let whole = self.first.saturating_mul(1 << self.tries.min(20)).min(self.most);

@@ -17,7 +17,9 @@ use tokio::sync::watch;
 
 use crate::bell::Bell;
 use crate::gather::{Catalogue, Seen};
+use crate::hold;
 use crate::host::{Host, HostFacts, VmProcess, random};
+use crate::identity::Nobody;
 use crate::images::{Cache, Reference, Situation, Standing, Want, Wishes};
 use crate::life::Facts;
 use crate::node::NodeFacts;
@@ -65,6 +67,10 @@ pub struct Chassis {
     pub node: String,
     /// The own MacNode.
     pub mac_node: watch::Receiver<Seen<MacNode>>,
+    /// Why the API server takes no token of this Mac, if it says so.
+    pub nobody: watch::Receiver<Nobody>,
+    /// Why no order is carried out, if that is so.
+    pub held: Option<String>,
     /// Classes, images, settings.
     pub catalogue: Catalogue,
     /// What is watched per slot, by uid.
@@ -135,6 +141,7 @@ impl Chassis {
 
     fn gather(&mut self) -> Gathered {
         self.vms.retain(|_, vm| !vm.facts().gone);
+        self.hold();
         let slots = self.slots();
         self.links.retain(|uid, _| slots.iter().any(|slot| slot.uid == *uid));
         for slot in &slots {
@@ -163,8 +170,24 @@ impl Chassis {
         gathered
     }
 
-    /// The orders; none where the MacNode cannot be read, which stops nothing.
+    /// Finds out whether orders are carried out at all, and says so when that has changed.
+    fn hold(&mut self) {
+        let held = hold::why(&self.mac_node.borrow(), &self.nobody.borrow());
+        if held == self.held {
+            return;
+        }
+        match &held {
+            Some(why) => tracing::warn!(vms = self.vms.len(), "every VM stays as it is: {why}"),
+            None => tracing::info!("orders are carried out again"),
+        }
+        self.held = held;
+    }
+
+    /// The orders; none where the MacNode cannot be read or nothing is to be done, which stops nothing.
     fn slots(&self) -> Vec<Slot> {
+        if self.held.is_some() {
+            return Vec::new();
+        }
         let seen = self.mac_node.borrow();
         let status = seen.present().and_then(|mac_node| mac_node.status.as_ref());
         let slots = status.map(|status| status.slots.clone()).unwrap_or_default();
@@ -244,7 +267,8 @@ impl Chassis {
     fn prefetch(&self) -> Vec<Reference> {
         let seen = self.mac_node.borrow();
         let status = seen.present().and_then(|mac_node| mac_node.status.as_ref());
-        let Some(status) = status.filter(|status| status.lease_ref.is_some()) else { return Vec::new() };
+        let leased = status.filter(|status| status.lease_ref.is_some() && self.held.is_none());
+        let Some(status) = leased else { return Vec::new() };
         let reference = |name: &String| self.catalogue.image(name)?.spec.source.oci.image.parse().ok();
         status.prefetch_image_names.iter().filter_map(reference).collect()
     }

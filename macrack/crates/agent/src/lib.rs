@@ -22,6 +22,7 @@ pub mod bell;
 pub mod bootstrap;
 pub mod chassis;
 pub mod gather;
+pub mod hold;
 pub mod host;
 pub mod identity;
 pub mod images;

@@ -17,7 +17,7 @@ use crate::bootstrap::Bootstrap;
 use crate::chassis::Chassis;
 use crate::gather::{Catalogue, Seen, follow};
 use crate::host::Host;
-use crate::identity::{Credential, Identity, client};
+use crate::identity::{Credential, Identity, Told, client};
 use crate::images::{Cache, ImageStore, Puller, Wishes};
 use crate::inventory;
 use crate::node::{self, NodeFacts};
@@ -91,8 +91,8 @@ async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task:
     let (see_mac_node, mac_node) = watch::channel(Seen::default());
     let (report, reported) = watch::channel(None);
     let (node_facts, node_wanted) = watch::channel(NodeFacts { host: facts.clone(), disk_pressure: false });
-    let (identity, mut has_token) =
-        Identity::new(bootstrap_file, bootstrap, state_dir.token(), credential, client.clone());
+    let (identity, Told { ready: mut has_token, nobody }) =
+        Identity::new(bootstrap_file, bootstrap, state_dir.token(), credential, client.clone(), bell.clone());
     tasks.spawn(identity.keep(node.clone()));
 
     // without any token every request would be in vain
@@ -126,6 +126,8 @@ async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task:
         client,
         node: node_name,
         mac_node,
+        nobody,
+        held: None,
         catalogue,
         links: Default::default(),
         report,
