@@ -1,7 +1,10 @@
 //! The invariants, judging every plan about a chassis before it is carried out: in the operator (a plan that
 //! breaks one is refused and reported, not carried out), in every test, and in the model.
 
-use macrack_api::rack::node::{Order, Slot, VmState};
+use macrack_api::{
+    config::rack_config::RebootPolicy,
+    rack::node::{Order, Quarantine, QuarantineReason, Reboot, Slot, VmState},
+};
 
 use crate::{
     clock::after,
@@ -27,6 +30,49 @@ pub fn node(facts: &Facts, plan: &Plan) -> Result<(), String> {
             }
             _ => {}
         }
+    }
+    reboot(facts, plan)
+}
+
+/// One approval for a request, one request for a boot, and no quarantine for a stuck counter left without a new boot in
+/// which it was checked.
+fn reboot(facts: &Facts, plan: &Plan) -> Result<(), String> {
+    let Some(planned) = &plan.status else { return Ok(()) };
+    let read = |field: &str| planned.get(field).filter(|value| !value.is_null()).cloned();
+    let was = facts.node.status.clone().unwrap_or_default();
+    let agent = was.agent.as_ref();
+    if let Some(new) = read("reboot") {
+        let new: Reboot = serde_json::from_value(new).map_err(|e| format!("status.reboot: {e}"))?;
+        let old = was.reboot.as_ref();
+        let same = old.filter(|old| old.requested_at == new.requested_at);
+        let replaced = old.filter(|_| same.is_none());
+        ensure(replaced.is_none_or(|old| old.done_boot_id.is_some()), "a reboot asked for while another is not done")?;
+        ensure(
+            replaced.is_none_or(|old| old.requested_at < new.requested_at),
+            "two requests of a reboot with one name",
+        )?;
+        ensure(
+            same.is_none_or(|old| old.approved_at.is_none() || old.approved_at == new.approved_at),
+            "a reboot approved twice",
+        )?;
+        let approved = new.approved_at.is_some() && same.is_none_or(|old| old.approved_at.is_none());
+        let echoed = facts.node.spec.approved_reboot.as_ref() == Some(&new.requested_at);
+        let automatic = facts.config.quota.reboot == RebootPolicy::Automatic;
+        ensure(!approved || echoed || automatic, "a reboot that nobody approved")?;
+        let ended = agent.is_some_and(|agent| new.boot_id.as_ref() == Some(&agent.boot_id));
+        ensure(!approved || ended, "a reboot approved for a boot that is over")?;
+    }
+    let stuck = QuarantineReason::QuotaStuck.as_str();
+    let is_left = |entry: &&Quarantine| {
+        let listed = |list: serde_json::Value| list.as_array().is_some_and(|l| l.iter().any(|e| e["reason"] == stuck));
+        entry.reason == stuck && !read("quarantine").is_some_and(listed)
+    };
+    if let Some(entry) = was.quarantine.iter().find(is_left) {
+        let by_hand = facts.node.spec.cleared_quarantine.as_deref() == Some(entry.token().as_str());
+        let earned = agent.is_some_and(|a| {
+            a.boot_id != entry.boot_id && a.quota.checked_boot_id.as_ref() == Some(&a.boot_id) && !a.quota.stuck
+        });
+        ensure(by_hand || earned, "a stuck counter believed healthy without a new boot in which a VM started")?;
     }
     Ok(())
 }

@@ -206,6 +206,7 @@ fn anew(facts: &Facts) -> Decision {
                     .collect(),
                 sizes: [("small".to_owned(), expand::size())].into(),
                 config: RackConfigSpec::default(),
+                policy_reboots: Seen::Absent,
                 clocks,
                 node,
                 lease,

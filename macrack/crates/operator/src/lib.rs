@@ -56,7 +56,13 @@ pub async fn decide(options: Options, stop: impl Future<Output = ()>) {
             () = &mut stop => return,
         }
     }
-    let sources = gather::Sources { world, client: options.client, clock: options.clock, store: options.store };
+    let sources = gather::Sources {
+        world,
+        client: options.client,
+        clock: options.clock,
+        store: options.store,
+        reboots: Arc::default(),
+    };
     let working = run::work(sources, queue);
     let kept = async {
         match &mut candidate {

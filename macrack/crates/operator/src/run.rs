@@ -121,9 +121,16 @@ impl Worker {
             return Ok(());
         }
         self.actor.status(&pass.of, &pass.uid, &was, &status).await?;
-        let (before, after) = (ready(&pass.status), ready(&status));
-        if let Some(after) = after.filter(|a| before.as_ref().map(|b| &b.reason) != Some(&a.reason)) {
-            self.tell(pass, after).await;
+        for type_ in TOLD {
+            let (before, after) = (said(&pass.status, type_), said(&status, type_));
+            let known = before.as_ref().map(|before| &before.reason);
+            // a condition that is new and good is no news, but the summary of a new object is
+            let news = |after: &Summary| {
+                known != Some(&after.reason) && (known.is_some() || !after.holds || *type_ == "Ready")
+            };
+            if let Some(after) = after.filter(news) {
+                self.tell(pass, after).await;
+            }
         }
         Ok(())
     }
@@ -168,6 +175,8 @@ fn is_trouble(reason: &str) -> bool {
         "NotAGolden",
         "NodeNotReady",
         "QuotaStuck",
+        "AwaitsApproval",
+        "RebootTimedOut",
         "ReattachFailed",
         "SerialMismatch",
         "ForeignVM",
@@ -182,16 +191,21 @@ fn is_trouble(reason: &str) -> bool {
     TROUBLE.contains(&reason)
 }
 
+/// Conditions of which each new reason is told as an event.
+const TOLD: &[&str] = &["Ready", "RebootSettled"];
+
 struct Summary {
+    holds: bool,
     reason: String,
     message: String,
 }
 
-fn ready(status: &Value) -> Option<Summary> {
-    let ready = status.get("conditions")?.as_array()?.iter().find(|c| c["type"] == "Ready")?;
+fn said(status: &Value, type_: &str) -> Option<Summary> {
+    let condition = status.get("conditions")?.as_array()?.iter().find(|c| c["type"] == type_)?;
     Some(Summary {
-        reason: ready["reason"].as_str()?.to_owned(),
-        message: ready["message"].as_str().unwrap_or_default().to_owned(),
+        holds: condition["status"] == "True",
+        reason: condition["reason"].as_str()?.to_owned(),
+        message: condition["message"].as_str().unwrap_or_default().to_owned(),
     })
 }
 

@@ -55,7 +55,9 @@ pub struct QuotaPolicy {
     /// Who approves the reboot.
     #[serde(default)]
     pub reboot: RebootPolicy,
-    /// How many chassis may be rebooting at once.
+    /// How many reboots the policy approves within 24 hours, over all chassis, and so at most how many are rebooting by
+    /// it at once. Each chassis gets one of them: what sticks again after a reboot waits for an admin, and so does
+    /// whatever comes after the budget.
     #[serde(default = "two")]
     #[schemars(range(min = 1, max = 100))]
     pub budget: i32,

@@ -9,5 +9,6 @@ mod lost;
 mod placeholder;
 mod quarantine;
 mod rack;
+mod reboot;
 mod release;
 mod slots;

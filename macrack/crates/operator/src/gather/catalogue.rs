@@ -28,6 +28,7 @@ pub async fn image(sources: &Sources, key: &Key) -> Option<Pass> {
         nodes: sources.world.nodes.all().iter().map(|n| n.as_ref().clone()).collect(),
     };
     Some(Pass {
+        turn: None,
         of: Ref::cluster(Kind::MacOSImage, &key.name),
         uid: image.uid().unwrap_or_default(),
         plan: decide::image::decide(&facts),
@@ -53,6 +54,7 @@ pub async fn node_class(sources: &Sources, key: &Key) -> Option<Pass> {
         .count();
     let old = class.status.clone().unwrap_or_default();
     Some(Pass {
+        turn: None,
         of: Ref::cluster(Kind::MacNodeClass, &key.name),
         uid: class.uid().unwrap_or_default(),
         plan: decide::catalogue::decide(
@@ -71,6 +73,7 @@ pub async fn size(sources: &Sources, key: &Key) -> Option<Pass> {
     let Seen::Present(class) = sources.world.sizes.get(key) else { return None };
     let old = class.status.clone().unwrap_or_default();
     Some(Pass {
+        turn: None,
         of: Ref::cluster(Kind::InstanceClass, &key.name),
         uid: class.uid().unwrap_or_default(),
         plan: decide::catalogue::decide(&old.conditions, class.metadata.generation, sources.clock.now(), json!({})),
@@ -84,6 +87,7 @@ pub async fn config(sources: &Sources, key: &Key) -> Option<Pass> {
     let Seen::Present(config) = sources.world.configs.get(key) else { return None };
     let old = config.status.clone().unwrap_or_default();
     Some(Pass {
+        turn: None,
         of: Ref::cluster(Kind::RackConfig, &key.name),
         uid: config.uid().unwrap_or_default(),
         plan: decide::catalogue::decide(&old.conditions, config.metadata.generation, sources.clock.now(), json!({})),

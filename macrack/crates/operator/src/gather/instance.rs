@@ -52,6 +52,7 @@ pub async fn instance(sources: &Sources, key: &Key) -> Option<Pass> {
         neighbours,
     };
     Some(Pass {
+        turn: None,
         of: Ref::namespaced(Kind::MacOSInstance, &key.namespace, &key.name),
         uid,
         plan: decide::instance::decide(&facts),
@@ -74,6 +75,7 @@ async fn orphaned_pod(sources: &Sources, key: &Key) -> Option<Pass> {
         return None;
     }
     Some(Pass {
+        turn: None,
         of: Ref::namespaced(Kind::MacOSInstance, &key.namespace, &key.name),
         uid: String::new(),
         plan: decide::instance::orphaned(pod),

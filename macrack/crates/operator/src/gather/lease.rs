@@ -49,6 +49,7 @@ pub async fn lease(sources: &Sources, key: &Key) -> Option<Pass> {
         facts.clocks = sources.clock.both().await;
     }
     Some(Pass {
+        turn: None,
         of: Ref::namespaced(Kind::MacNodeLease, &key.namespace, &key.name),
         uid,
         plan: decide::lease::decide(&facts),

@@ -19,6 +19,7 @@ use macrack_core::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::{cache::Key, clock::Clock, image_store::ImageStore, world::World};
 
@@ -38,7 +39,12 @@ pub struct Sources {
     pub clock: Clock,
     /// Where goldens are looked up.
     pub store: Arc<dyn ImageStore>,
+    /// Held by the one pass that may ask for a reboot, or approve one.
+    pub reboots: Arc<Mutex<()>>,
 }
+
+/// Held from reading to writing.
+pub type Turn = OwnedMutexGuard<()>;
 
 /// One decided pass over one object.
 #[derive(Debug)]
@@ -53,6 +59,8 @@ pub struct Pass {
     pub status: Value,
     /// What the invariants say of the plan.
     pub verdict: Result<(), String>,
+    /// For a pass that nothing else may be decided beside, until it is written.
+    pub turn: Option<Turn>,
 }
 
 impl Sources {

@@ -2,11 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::{
-    core::v1::{Namespace, Node},
-    rbac::v1::{Role, RoleBinding},
+use k8s_openapi::{
+    api::{
+        core::v1::{Namespace, Node},
+        rbac::v1::{Role, RoleBinding},
+    },
+    jiff::Timestamp,
 };
-use kube::{Api, ResourceExt};
+use kube::{
+    Api, ResourceExt,
+    api::{ApiResource, DynamicObject, ListParams},
+};
 use macrack_api::{MacNode, MacNodeLease, MacOSInstance, RackConfigSpec, names, rack::node::LeaseRef};
 use macrack_core::{
     check,
@@ -17,7 +23,7 @@ use macrack_core::{
     seen::Seen,
 };
 
-use super::{Pass, Sources, own_part};
+use super::{Pass, Sources, Turn, own_part};
 use crate::cache::Key;
 
 /// Gathers and decides one chassis; `None` when there is nothing of that name to look at.
@@ -31,9 +37,15 @@ pub async fn node(sources: &Sources, key: &Key) -> Option<Pass> {
             return None;
         }
     };
-    let facts = facts(sources, &node).await;
+    let mut node = node.as_ref().clone();
+    let mut reboots = Reboots { turn: None, of_others: Seen::Absent };
+    if decide::node::settles_reboot(&node, sources.clock.now()) {
+        reboots = take_turn(sources, &mut node).await;
+    }
+    let facts = facts(sources, &node, reboots.of_others).await;
     let plan = decide::node::decide(&facts);
     Some(Pass {
+        turn: reboots.turn,
         of: Ref::cluster(Kind::MacNode, &key.name),
         uid: node.uid().unwrap_or_default(),
         verdict: check::node(&facts, &plan),
@@ -55,6 +67,7 @@ async fn gone(sources: &Sources, key: &Key) -> Option<Pass> {
     }
     let plan = decide::node::gone(&key.name, &kube_node.map(|n| n.as_ref().clone()), &existing);
     Some(Pass {
+        turn: None,
         of: Ref::cluster(Kind::MacNode, &key.name),
         uid: String::new(),
         plan,
@@ -63,7 +76,44 @@ async fn gone(sources: &Sources, key: &Key) -> Option<Pass> {
     })
 }
 
-async fn facts(sources: &Sources, node: &MacNode) -> decide::node::Facts {
+/// What a pass that may ask for a reboot or approve one is decided on.
+struct Reboots {
+    turn: Option<Turn>,
+    of_others: Seen<Vec<Timestamp>>,
+}
+
+/// One pass after the other asks for reboots and approves them, each on what the API server itself says: two that did
+/// not know of each other would spend the budget twice, and one on a cache that is behind would ask a second time.
+async fn take_turn(sources: &Sources, node: &mut MacNode) -> Reboots {
+    let turn = sources.reboots.clone().lock_owned().await;
+    let nodes: Api<DynamicObject> = Api::all_with(sources.client.clone(), &ApiResource::erase::<MacNode>(&()));
+    let of_others = match nodes.list(&ListParams::default()).await {
+        Ok(list) => reboots(list.items, node),
+        Err(error) => Seen::Unknown(error.to_string()),
+    };
+    Reboots { turn: Some(turn), of_others }
+}
+
+/// When the policy approved a reboot of each chassis but this one; this one as it is there.
+fn reboots(items: Vec<DynamicObject>, node: &mut MacNode) -> Seen<Vec<Timestamp>> {
+    let (own, others): (Vec<_>, Vec<_>) = items.into_iter().partition(|item| item.uid() == node.uid());
+    match own.into_iter().next().map(DynamicObject::try_parse) {
+        Some(Ok(fresh)) => *node = fresh,
+        Some(Err(error)) => return Seen::Unknown(format!("it cannot be read: {error}")),
+        None => return Seen::Unknown("it is gone".into()),
+    }
+    let mut found = Vec::new();
+    for other in others {
+        let Some(text) = other.data["status"]["policyRebootAt"].as_str() else { continue };
+        match text.parse() {
+            Ok(moment) => found.push(moment),
+            Err(error) => return Seen::Unknown(format!("policyRebootAt of MacNode {}: {error}", other.name_any())),
+        }
+    }
+    Seen::Present(found)
+}
+
+async fn facts(sources: &Sources, node: &MacNode, policy_reboots: Seen<Vec<Timestamp>>) -> decide::node::Facts {
     let world = &sources.world;
     let status = node.status.clone().unwrap_or_default();
     let name = node.name_any();
@@ -110,6 +160,7 @@ async fn facts(sources: &Sources, node: &MacNode) -> decide::node::Facts {
         existing,
         claim,
         config: config(sources),
+        policy_reboots,
         node: node.clone(),
         lease,
         clocks,

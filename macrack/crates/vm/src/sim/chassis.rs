@@ -3,12 +3,13 @@
 //! Invariant: every change is made under the kernel's lock and renamed into place, and the kernel's
 //! slots are brought up to date *before* a fault changes, so that a fault never acts on the past.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use macrack_guest::simulated::StopFaults;
 use macrack_wire::layout::{read_json, write_json};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 use super::kernel::{Kernel, Occupant};
@@ -72,6 +73,13 @@ pub struct Faults {
     pub fail_start_with: Option<i64>,
     /// No byte comes through from any guest.
     pub lose_guest: bool,
+    /// What is counted without a process stays counted over a reboot too.
+    pub stick_over_reboot: bool,
+    /// The next reboot does not bring the Mac back: it stays off until somebody starts it by hand.
+    pub never_returns: bool,
+    /// The next boot finds another board, with this serial.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swap_serial: Option<String>,
 }
 
 /// One change to what is wrong.
@@ -89,6 +97,10 @@ pub enum Fault {
     FailStartWith(Option<i64>),
     /// No byte comes through from any guest.
     LoseGuest(bool),
+    /// What is counted without a process stays counted over a reboot too.
+    StickOverReboot(bool),
+    /// The next reboot does not bring the Mac back.
+    NeverReturns(bool),
 }
 
 /// The content of `chassis.json`.
@@ -101,6 +113,12 @@ pub struct ChassisFile {
     /// New at each boot.
     #[serde(rename = "bootID")]
     pub boot_id: String,
+    /// How often it was booted since it was made; each reboot counts, whoever asked for it.
+    #[serde(default)]
+    pub boots: u32,
+    /// It went down and did not come back.
+    #[serde(default)]
+    pub off: bool,
     /// What is wrong with it.
     #[serde(default)]
     pub faults: Faults,
@@ -124,7 +142,7 @@ impl Chassis {
             let message = format!("{}: exists already", file.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
         }
-        let content = ChassisFile { spec, boot_id: random_uuid()?, faults: Faults::default() };
+        let content = ChassisFile { spec, boot_id: random_uuid()?, boots: 1, off: false, faults: Faults::default() };
         write_json(&file, &content)?;
         Ok(chassis)
     }
@@ -167,6 +185,8 @@ impl Chassis {
                 Fault::StartDelayMillis(millis) => faults.start_delay_millis = millis,
                 Fault::FailStartWith(code) => faults.fail_start_with = code,
                 Fault::LoseGuest(on) => faults.lose_guest = on,
+                Fault::StickOverReboot(on) => faults.stick_over_reboot = on,
+                Fault::NeverReturns(on) => faults.never_returns = on,
             }
         })
     }
@@ -181,16 +201,33 @@ impl Chassis {
         write_json(&self.file(), &content)
     }
 
-    /// Reboots: a new boot, every `macrack-vm` of the chassis killed, the counter free. Returns when they
-    /// are gone. The agent is not touched; whoever reboots a chassis restarts it.
+    /// Reboots: a new boot, the agent and every `macrack-vm` of the chassis killed, the counter free. Returns when they
+    /// are gone. What launchd does after a boot, whoever plays it does: it starts the agent again, unless the Mac is off.
     pub fn reboot(&self) -> io::Result<()> {
         let kernel = self.kernel();
         let lock = kernel.lock()?;
         let mut content = self.read()?;
         content.boot_id = random_uuid()?;
+        content.boots = content.boots.saturating_add(1);
+        content.off = content.faults.never_returns;
+        if let Some(serial) = content.faults.swap_serial.take() {
+            content.spec.serial = serial;
+        }
         write_json(&self.file(), &content)?;
+        // the agent first, so that it sees nothing of what it must find out after the boot
+        if let Some(state_dir) = self.directory.parent() {
+            kill_agent(state_dir)?;
+        }
         kernel.kill(&lock, None)?;
         kernel.settle(&lock, &content)
+    }
+
+    /// Somebody starts a Mac that did not come back, by hand.
+    pub fn start_by_hand(&self) -> io::Result<()> {
+        self.modify(|content| {
+            content.faults.never_returns = false;
+            content.off = false;
+        })
     }
 
     /// How many VMs the simulated kernel counts: those that run, and those that stuck.
@@ -220,6 +257,36 @@ impl Chassis {
     pub fn kernel(&self) -> Kernel {
         Kernel::of(&self.directory)
     }
+}
+
+/// Kills the `macrack-agent` that holds the lock of this state directory, and returns when it is gone. Whatever else
+/// holds it, a test for instance, is no process of the chassis.
+fn kill_agent(state_dir: &Path) -> io::Result<()> {
+    let path = state_dir.join("agent.lock");
+    let Ok(lock) = File::open(&path) else { return Ok(()) };
+    let text = fs::read_to_string(&path)?;
+    let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) else { return Ok(()) };
+    let process = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(process) => process,
+        Err(rustix::io::Errno::SRCH) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let named = |name: String| name.trim() == "macrack-agent";
+    if !fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero())).is_ok_and(named) {
+        return Ok(());
+    }
+    match lock.try_lock() {
+        // it has ended, and its number may be another's by now
+        Ok(()) => return lock.unlock(),
+        Err(TryLockError::WouldBlock) => {}
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    match pidfd_send_signal(process, Signal::KILL) {
+        Err(error) if error != rustix::io::Errno::SRCH => return Err(error.into()),
+        _ => {}
+    }
+    lock.lock()?;
+    lock.unlock()
 }
 
 /// A random (version 4) UUID.

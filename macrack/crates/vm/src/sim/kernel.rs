@@ -139,8 +139,10 @@ impl Kernel {
                 continue;
             };
             let this_boot = occupant.boot_id == chassis.boot_id;
-            if this_boot && (occupant.stuck || chassis.faults.stick_counter) {
+            let counts = this_boot || chassis.faults.stick_over_reboot;
+            if counts && (occupant.stuck || chassis.faults.stick_counter) {
                 occupant.stuck = true;
+                occupant.boot_id.clone_from(&chassis.boot_id);
                 write(file, Some(&occupant))?;
             } else {
                 write(file, None)?;

@@ -18,6 +18,7 @@ mod hold;
 mod orders;
 mod place;
 mod quarantine;
+mod reboot;
 mod status;
 
 use std::collections::BTreeMap;
@@ -68,6 +69,9 @@ pub struct Facts {
     pub claim: Seen<MacNodeLease>,
     /// The settings.
     pub config: RackConfigSpec,
+    /// When the policy last approved a reboot of each other chassis, from the API server itself. Read only while one of this
+    /// chassis may be asked for or approved; Absent when nobody asked.
+    pub policy_reboots: Seen<Vec<Timestamp>>,
 }
 
 impl Facts {
@@ -138,6 +142,16 @@ pub fn decide(facts: &Facts) -> Plan {
     }
     status::write(facts, &hold, &mut plan);
     plan
+}
+
+/// Whether this pass may ask for a reboot or approve one. It is then decided on what the API server itself says, one
+/// chassis at a time, and the reboots of the others are counted first.
+pub fn settles_reboot(node: &MacNode, now: Timestamp) -> bool {
+    let status = node.status.as_ref();
+    let reboot = status.and_then(|status| status.reboot.as_ref());
+    let under_way = reboot.is_some_and(|r| r.approved_at.is_some() && r.done_boot_id.is_none());
+    let quarantine = quarantine::decide(node, now);
+    !under_way && reboot::needed(&quarantine, status.and_then(|status| status.agent.as_ref())).is_some()
 }
 
 /// The lease that may be taken off now: it is over, and nothing of it is left in a slot or on the disk.

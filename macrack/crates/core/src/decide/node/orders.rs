@@ -66,7 +66,13 @@ fn order(facts: &Facts, hold: &Hold, slot: &Slot) -> Order {
     {
         return Order::Stop;
     }
-    powered(instance)
+    match powered(instance) {
+        Order::Run => {
+            let quarantine = super::quarantine::decide(&facts.node, facts.clocks.operator);
+            super::reboot::order(facts, &quarantine, slot)
+        }
+        stopped => stopped,
+    }
 }
 
 fn powered(instance: &MacOSInstance) -> Order {

@@ -150,7 +150,15 @@ mod tests {
 
     #[test]
     fn an_unknown_vm_quarantines_and_no_report_changes_nothing() {
-        let vm = Vm { uid: "a".into(), state: VmState::Unknown, guest_ready: false, message: None, since: None, cloned_by: None, wipe: None };
+        let vm = Vm {
+            uid: "a".into(),
+            state: VmState::Unknown,
+            guest_ready: false,
+            message: None,
+            since: None,
+            cloned_by: None,
+            wipe: None,
+        };
         let n = node(&[], AgentStatus { boot_id: "one".into(), vms: vec![vm], ..Default::default() });
         assert_eq!(left(&n), ["ReattachFailed"]);
         let mut silent = node(&[QuarantineReason::WipeFailed], AgentStatus::default());

@@ -119,12 +119,17 @@ fn hardware_matches(node: &MacNode, class: &Seen<MacNodeClass>, agent: Option<&A
     for (what, have, want) in [
         ("memory", &have.memory, &class.memory),
         ("disk", &have.storage, &class.storage),
-        ("network", &have.link_speed, &class.link_speed),
+        ("network", have.link_speed.as_ref().unwrap_or(&class.link_speed), &class.link_speed),
     ] {
         // a quantity that cannot be read is not plenty
         if have.value().zip(want.value()).is_none_or(|(have, want)| have < want) {
             return differs(what, have, want);
         }
+    }
+    if have.link_speed.is_none() {
+        let words =
+            "the speed of the network port could not be read: plug the cable in, and see `macrack-agent doctor`";
+        return (ConditionStatus::Unknown, Because::Unreadable, words.into());
     }
     fact(true, Because::Matches, "the hardware is that of the class")
 }
@@ -133,6 +138,9 @@ fn host_prepared(agent: Option<&AgentStatus>) -> Fact {
     let Some(host) = agent.and_then(|a| a.host.as_ref()) else {
         return (ConditionStatus::Unknown, Because::AgentNotReported, "the agent has not reported it yet".into());
     };
+    if let Some(finding) = host.findings.iter().find(|finding| finding.unknown) {
+        return (ConditionStatus::Unknown, Because::Unreadable, finding.message.clone());
+    }
     if !host.entitled {
         return fact(
             false,
@@ -154,7 +162,10 @@ fn host_prepared(agent: Option<&AgentStatus>) -> Fact {
             "the agent's user does not log in by itself: turn on automatic login (FileVault off)",
         );
     }
-    fact(true, Because::Prepared, "the host can start VMs")
+    match host.findings.first() {
+        Some(finding) => fact(false, Because::NotPrepared, finding.message.clone()),
+        None => fact(true, Because::Prepared, "the host can start VMs"),
+    }
 }
 
 fn quota_healthy(agent: Option<&AgentStatus>, quarantined: bool) -> Fact {
@@ -280,6 +291,10 @@ pub(super) fn write(facts: &Facts, hold: &Hold, plan: &mut Plan) {
     ] {
         conditions.set(type_, status, because, words);
     }
+    let reboot = super::reboot::decide(facts, &quarantine);
+    let (settled, because, words) = &reboot.fact;
+    conditions.set(Is::RebootSettled, *settled, *because, words);
+    reboot.wake.into_iter().for_each(|moment| plan.wake_at(moment));
     let leasable = leasable(&facts.node, &facts.class, &facts.kube_node, !facts.claim.is_absent(), now);
     match &leasable {
         Leasable::Yes => conditions.set(Is::Leasable, true, Because::Available, "a lease may be bound to it"),
@@ -292,7 +307,7 @@ pub(super) fn write(facts: &Facts, hold: &Hold, plan: &mut Plan) {
             None
         }
     };
-    let (phase, ready) = summary(facts, hold, &quarantine, unreachable, answers, &leasable);
+    let (phase, ready) = summary(facts, hold, (&quarantine, &reboot.fact), unreachable, answers, &leasable);
     conditions.set(Is::Ready, ready.0, ready.1, ready.2);
     let prefetch = facts
         .lease
@@ -304,7 +319,8 @@ pub(super) fn write(facts: &Facts, hold: &Hold, plan: &mut Plan) {
         "phase": phase,
         "nodeName": names::node(&kube::ResourceExt::name_any(&facts.node)),
         "prefetchImageNames": prefetch.filter(|p| !p.is_empty()),
-        "reboot": old.reboot,
+        "reboot": reboot.reboot,
+        "policyRebootAt": reboot.policy_reboot_at,
         "quarantine": (!quarantine.is_empty()).then_some(quarantine),
         "conditions": conditions.done(),
     }));
@@ -314,7 +330,7 @@ pub(super) fn write(facts: &Facts, hold: &Hold, plan: &mut Plan) {
 fn summary(
     facts: &Facts,
     hold: &Hold,
-    quarantine: &[macrack_api::rack::node::Quarantine],
+    (quarantine, reboot): (&[macrack_api::rack::node::Quarantine], &Fact),
     unreachable: Option<Timestamp>,
     answers: bool,
     leasable: &Leasable,
@@ -332,13 +348,14 @@ fn summary(
     }
     if let Some(entry) = quarantine.first() {
         let because = reason_of(&entry.reason);
+        let step = if reboot.0 == ConditionStatus::True { String::new() } else { format!("; {}", reboot.2) };
         return (
             Phase::Quarantined,
             fact(
                 false,
                 because,
                 format!(
-                    "quarantined since {}; to clear it by hand set spec.clearedQuarantine to {:?}",
+                    "quarantined since {}{step}; to clear it by hand set spec.clearedQuarantine to {:?}",
                     rfc3339(entry.since.0),
                     entry.token()
                 ),
