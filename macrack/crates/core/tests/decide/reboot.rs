@@ -141,7 +141,7 @@ fn a_counter_that_sticks_again_after_its_reboot_waits_for_an_admin() {
 fn a_mac_that_does_not_come_back_is_said_so_once_and_neither_rebooted_again_nor_taken_from_its_tenant() {
     let rack = approved();
     let was = rack.node.status.as_ref().unwrap().reboot.clone();
-    let (rack, before) = on(rack, "+1h31m");
+    let (rack, before) = on(rack, "+1h30m");
     assert_eq!(before.says("RebootSettled"), "False Rebooting");
     let (rack, pass) = on(rack, "+1h33m");
     assert_eq!(pass.says("RebootSettled"), "False RebootTimedOut");
