@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -24,8 +24,17 @@ pub fn os_version(root: &Path) -> Option<String> {
     Some(read_plist::<SystemVersion>(&path)?.product_version)
 }
 
-/// The version of the newest `Xcode*.app`, from its `version.plist`.
-pub fn xcode_version(root: &Path) -> Option<String> {
+/// The newest `Xcode*.app` below `Applications`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Xcode {
+    /// The bundle.
+    pub app: PathBuf,
+    /// The version in its `version.plist`.
+    pub version: String,
+}
+
+/// The newest `Xcode*.app` whose version can be read.
+pub fn newest_xcode(root: &Path) -> Option<Xcode> {
     let applications = fs::read_dir(root.join("Applications")).ok()?;
     applications
         .filter_map(|entry| {
@@ -33,10 +42,11 @@ pub fn xcode_version(root: &Path) -> Option<String> {
             (name.starts_with("Xcode") && name.ends_with(".app")).then_some(name)
         })
         .filter_map(|name| {
-            let path = root.join("Applications").join(name).join("Contents/version.plist");
-            Some(read_plist::<BundleVersion>(&path)?.short_version)
+            let app = root.join("Applications").join(name);
+            let version = read_plist::<BundleVersion>(&app.join("Contents/version.plist"))?.short_version;
+            Some(Xcode { app, version })
         })
-        .max_by_key(|version| numbers(version))
+        .max_by_key(|xcode| numbers(&xcode.version))
 }
 
 /// Free bytes on the volume that holds `path`.
@@ -48,6 +58,7 @@ pub fn free_bytes(path: &Path) -> io::Result<u64> {
 fn read_plist<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> {
     match plist::from_file(path) {
         Ok(content) => Some(content),
+        Err(error) if error.as_io().is_some_and(|error| error.kind() == io::ErrorKind::NotFound) => None,
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "a version cannot be read");
             None
@@ -89,7 +100,8 @@ mod tests {
             ("Applications/Xcode.app/Contents/version.plist", &plist_of(key, "16.10")),
             ("Applications/Safari.app/Contents/version.plist", &plist_of(key, "99")),
         ]);
-        assert_eq!(xcode_version(root.path()).as_deref(), Some("16.10"));
+        let app = root.path().join("Applications/Xcode.app");
+        assert_eq!(newest_xcode(root.path()), Some(Xcode { app, version: "16.10".to_owned() }));
     }
 
     #[test]
@@ -104,6 +116,6 @@ mod tests {
         let root =
             root_with(&[("System/Library/CoreServices/SystemVersion.plist", "<plist><dict><key>ProductVersion</key>")]);
         assert_eq!(os_version(root.path()), None);
-        assert_eq!(xcode_version(root.path()), None);
+        assert_eq!(newest_xcode(root.path()), None);
     }
 }

@@ -1,54 +1,89 @@
-//! The first-boot script: begun at most once in the life of a disk.
+//! The first-boot script: begun at most once in the life of a clone.
 //!
 //! ```text
 //!   NotAsked ─accept─▶ Waiting ─begin─▶ Running ─▶ Done | Failed
 //!                                         └─(the guest went down)─▶ Interrupted
 //! ```
 //!
-//! Invariant: every arrow is on the disk before its effect. A record that cannot be read counts as a
-//! script that may have run: nothing runs.
+//! Invariant: every arrow is on the disk, flushed, before its effect. A record that cannot be read counts
+//! as a script that may have run: nothing runs. The record of another machine counts as none: a golden
+//! that was once an instance brings its own along.
 
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
-use macrack_wire::guest::{MAX_MESSAGE, MAX_SCRIPT};
+use macrack_wire::guest::{MAX_SCRIPT, printable};
 use macrack_wire::layout::{read_json, write_json, write_whole};
 use macrack_wire::{FirstBoot, Refusal};
+use serde::{Deserialize, Serialize};
 use tokio::process::Child;
 
-use crate::probe::Probe;
+use crate::bounded::exit_code;
+use crate::probe::{Probe, by_interpreter};
 
 /// Where the record, the script and its output lie, below the root of the disk.
 pub const DIRECTORY: &str = "Library/Application Support/MacRack";
 
-/// The script of one disk and what became of it.
+/// `first-boot.json`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    /// The machine that it is about; absent in what an early release wrote.
+    #[serde(default)]
+    machine: Option<String>,
+    #[serde(flatten)]
+    state: FirstBoot,
+}
+
+/// The script of one clone and what became of it.
 #[derive(Debug)]
 pub struct Script {
     directory: PathBuf,
+    machine: Option<String>,
     state: FirstBoot,
 }
 
 impl Script {
-    /// What the disk under `root` says. A script that was running when the guest went down becomes
-    /// Interrupted here.
-    pub fn load(root: &Path) -> io::Result<Self> {
+    /// What the disk under `root` says of `machine`. A script that was running when the guest went down
+    /// becomes Interrupted here.
+    pub fn load(root: &Path, machine: io::Result<String>) -> io::Result<Self> {
         let directory = root.join(DIRECTORY);
         fs::create_dir_all(&directory)?;
-        let mut script = Script { directory, state: FirstBoot::NotAsked };
-        match read_json(&script.record()) {
-            Ok(FirstBoot::Running) => {
-                script.put(FirstBoot::Interrupted)?;
-                fs::remove_file(script.text())?;
+        let (machine, unknown) = match machine {
+            Ok(machine) => (Some(machine), None),
+            Err(error) => (None, Some(error)),
+        };
+        let mut script = Script { directory, machine, state: FirstBoot::NotAsked };
+        match read_json::<Record>(&script.record()) {
+            Ok(record) if script.is_of_another(&record) => script.forget_text()?,
+            Ok(Record { machine: Some(_), .. }) if let Some(error) = unknown => {
+                let why = format!("not run: there is a record, and whose it is cannot be told: {error}");
+                script.state = failed(&why);
             }
-            Ok(state) => script.state = state,
+            Ok(Record { state: FirstBoot::Running, .. }) => {
+                script.put(FirstBoot::Interrupted)?;
+                script.forget_text()?;
+            }
+            Ok(Record { state, .. }) => {
+                script.state = state;
+                if script.state != FirstBoot::Waiting {
+                    // the guest went down between the end of the script and the end of its text
+                    script.forget_text()?;
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => script.state = failed(format!("not run, for its record is unreadable: {error}")),
+            Err(error) => script.state = failed(&format!("not run, for its record is unreadable: {error}")),
         }
         Ok(script)
+    }
+
+    fn is_of_another(&self, record: &Record) -> bool {
+        match (&record.machine, &self.machine) {
+            (Some(then), Some(now)) => then != now,
+            _ => false,
+        }
     }
 
     /// What became of it.
@@ -98,7 +133,8 @@ impl Script {
         match self.spawn(probe) {
             Ok(child) => Ok(Some(child)),
             Err(error) => {
-                self.put(failed(format!("could not be started: {error}")))?;
+                self.put(failed(&format!("could not be started: {error}")))?;
+                self.forget_text()?;
                 Ok(None)
             }
         }
@@ -107,7 +143,8 @@ impl Script {
     fn spawn(&self, probe: &impl Probe) -> io::Result<Child> {
         let text = fs::read_to_string(self.text())?;
         let log = File::create(self.directory.join("first-boot.log"))?;
-        let mut command = probe.script(&self.text(), &text);
+        probe.hand_over(&self.text())?;
+        let mut command = probe.as_user(by_interpreter(&self.text(), &text))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         tokio::process::Command::from(command).kill_on_drop(true).spawn()
     }
@@ -116,16 +153,26 @@ impl Script {
     pub fn finish(&mut self, ended: io::Result<ExitStatus>) -> io::Result<()> {
         let state = match ended {
             Ok(status) => FirstBoot::Done { exit_code: exit_code(status) },
-            Err(error) => failed(format!("its end was not seen: {error}")),
+            Err(error) => failed(&format!("its end was not seen: {error}")),
         };
         self.put(state)?;
-        fs::remove_file(self.text())
+        self.forget_text()
     }
 
+    /// Flushed with the directory: a rename alone may be lost with the power, and the script would run again.
     fn put(&mut self, state: FirstBoot) -> io::Result<()> {
-        write_json(&self.record(), &state)?;
+        write_json(&self.record(), &Record { machine: self.machine.clone(), state: state.clone() })?;
+        File::open(&self.directory)?.sync_all()?;
         self.state = state;
         Ok(())
+    }
+
+    /// Removes the text, which may hold secrets, unless the script has done so itself.
+    fn forget_text(&self) -> io::Result<()> {
+        match fs::remove_file(self.text()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn record(&self) -> PathBuf {
@@ -137,19 +184,10 @@ impl Script {
     }
 }
 
-fn exit_code(status: ExitStatus) -> i32 {
-    // as a shell counts: 128 + n for signal n
-    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(-1)
+fn failed(message: &str) -> FirstBoot {
+    FirstBoot::Failed { message: printable(message) }
 }
 
-fn failed(message: String) -> FirstBoot {
-    let printable = message.chars().filter(|c| !c.is_control());
-    let mut kept = String::new();
-    for c in printable {
-        if kept.len() + c.len_utf8() > MAX_MESSAGE {
-            break;
-        }
-        kept.push(c);
-    }
-    FirstBoot::Failed { message: kept }
-}
+#[cfg(test)]
+#[path = "first_boot_tests.rs"]
+mod tests;

@@ -9,12 +9,15 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
 
-use macrack_wire::{Answer, FirstBoot, GuestReport, GuestStage, GuestVerb, Refusal, Role, Service};
+use macrack_wire::{
+    Answer, FirstBoot, GuestReport, GuestStage, GuestVerb, Readiness, ReadinessState, Refusal, Role, Service,
+};
 use tokio::process::Child;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::first_boot::Script;
 use crate::probe::{Probe, Session};
+use crate::readiness::{Gate, Pace};
 
 /// Requests that wait for the task; one host asks one thing at a time.
 const QUEUE: usize = 8;
@@ -34,16 +37,19 @@ pub struct Guest<P> {
     probe: Arc<P>,
     script: Script,
     running: Option<Child>,
+    gate: Gate,
     reports: watch::Sender<GuestReport>,
     requests: mpsc::Receiver<Request>,
 }
 
-/// The stage that follows from who sits at the machine and what became of the script.
-pub fn stage(session: Session, first_boot: &FirstBoot) -> GuestStage {
+/// The stage that follows from who sits at the machine, what became of the script, and what the golden's
+/// own command says (`None`: the golden has none).
+pub fn stage(session: Session, first_boot: &FirstBoot, readiness: Option<&Readiness>) -> GuestStage {
+    let agrees = readiness.is_none_or(|readiness| readiness.state == ReadinessState::Ready);
     match session {
         Session::None => GuestStage::AgentStarting,
         Session::LoginWindow => GuestStage::LoginWindow,
-        Session::User if first_boot.is_satisfied() => GuestStage::Ready,
+        Session::User if first_boot.is_satisfied() && agrees => GuestStage::Ready,
         Session::User => GuestStage::UserSession,
     }
 }
@@ -51,10 +57,11 @@ pub fn stage(session: Session, first_boot: &FirstBoot) -> GuestStage {
 impl<P: Probe> Guest<P> {
     /// The guest whose disk is mounted at `root`, and its service.
     pub fn new(probe: Arc<P>, root: &Path) -> io::Result<(Self, GuestService)> {
-        let script = Script::load(root)?;
-        let (reports, seen) = watch::channel(report(&*probe, script.state()));
+        let script = Script::load(root, probe.machine())?;
+        let gate = Gate::new(root, Pace::NORMAL);
+        let (reports, seen) = watch::channel(report(&*probe, script.state(), gate.said()));
         let (asked, requests) = mpsc::channel(QUEUE);
-        let guest = Guest { probe, script, running: None, reports, requests };
+        let guest = Guest { probe, script, running: None, gate, reports, requests };
         let service = GuestService { reports: seen, requests: asked };
         Ok((guest, service))
     }
@@ -63,9 +70,11 @@ impl<P: Probe> Guest<P> {
     pub async fn run(mut self) -> io::Result<()> {
         let mut sessions = self.probe.sessions();
         loop {
-            if *sessions.borrow() == Session::User && self.running.is_none() {
+            let user = *sessions.borrow_and_update() == Session::User;
+            if user && self.running.is_none() {
                 self.running = self.script.begin(&*self.probe)?;
             }
+            self.gate.tend(user && self.script.state().is_satisfied(), &*self.probe);
             self.publish();
             tokio::select! {
                 changed = sessions.changed() => if changed.is_err() { return Ok(()) },
@@ -73,6 +82,7 @@ impl<P: Probe> Guest<P> {
                     self.running = None;
                     self.script.finish(ended)?;
                 }
+                () = self.gate.progress() => {}
                 request = self.requests.recv() => match request {
                     Some((verb, reply)) => self.take(verb, reply),
                     None => return Ok(()),
@@ -101,7 +111,7 @@ impl<P: Probe> Guest<P> {
     }
 
     fn publish(&self) {
-        let fresh = report(&*self.probe, self.script.state());
+        let fresh = report(&*self.probe, self.script.state(), self.gate.said());
         self.reports.send_if_modified(|last| {
             let changed = *last != fresh;
             *last = fresh;
@@ -110,16 +120,19 @@ impl<P: Probe> Guest<P> {
     }
 }
 
-fn report(probe: &impl Probe, first_boot: &FirstBoot) -> GuestReport {
+fn report(probe: &impl Probe, first_boot: &FirstBoot, readiness: Option<&Readiness>) -> GuestReport {
     let facts = probe.facts();
     GuestReport {
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-        stage: stage(*probe.sessions().borrow(), first_boot),
+        stage: stage(*probe.sessions().borrow(), first_boot, readiness),
         os_version: facts.os_version,
         xcode_version: facts.xcode_version,
         disk_free_bytes: facts.disk_free_bytes,
         addresses: facts.addresses,
         first_boot: first_boot.clone(),
+        readiness: readiness.cloned(),
+        first_launch_accepted: facts.first_launch_accepted,
+        system_sealed: facts.system_sealed,
     }
 }
 

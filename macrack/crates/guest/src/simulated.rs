@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::disk;
-use crate::probe::{Facts, Probe, Session, by_interpreter};
+use crate::probe::{Facts, Probe, Session};
 
 /// The file in the root that says how this guest behaves; absent means the defaults.
 pub const SIMULATION: &str = "simulation.json";
@@ -36,6 +36,12 @@ pub struct Simulation {
     pub hold_at: Option<GuestStage>,
     /// The addresses that it reports.
     pub addresses: Vec<IpAddr>,
+    /// What tells this machine from other clones of its disk.
+    pub machine: String,
+    /// What it says of Xcode's first launch.
+    pub first_launch_accepted: Option<bool>,
+    /// What it says of its system volume.
+    pub system_sealed: Option<bool>,
     /// A JSON file whose `faults` are [`StopFaults`], read whenever a stop is asked for.
     pub faults: Option<PathBuf>,
 }
@@ -47,6 +53,9 @@ impl Default for Simulation {
             user_session_after_millis: 50,
             hold_at: None,
             addresses: Vec::new(),
+            machine: String::new(),
+            first_launch_accepted: None,
+            system_sealed: None,
             faults: None,
         }
     }
@@ -143,23 +152,37 @@ impl Probe for SimulatedMac {
             disk::free_bytes(&self.root).inspect_err(|error| tracing::warn!(%error, "free space cannot be read")).ok();
         Facts {
             os_version: disk::os_version(&self.root),
-            xcode_version: disk::xcode_version(&self.root),
+            xcode_version: disk::newest_xcode(&self.root).map(|xcode| xcode.version),
             disk_free_bytes,
             addresses: self.simulation.addresses.clone(),
+            first_launch_accepted: self.simulation.first_launch_accepted,
+            system_sealed: self.simulation.system_sealed,
         }
     }
 
-    fn script(&self, path: &Path, text: &str) -> Command {
-        let script = by_interpreter(path, text);
+    fn machine(&self) -> io::Result<String> {
+        Ok(self.simulation.machine.clone())
+    }
+
+    /// The user of a simulated guest is whoever runs it; its home is the disk.
+    fn as_user(&self, program: Command) -> io::Result<Command> {
+        if *self.sessions.borrow() != Session::User {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "nobody is logged in"));
+        }
         let mut command = Command::new("/proc/self/exe");
         command
             .arg("script")
             .arg(std::process::id().to_string())
-            .arg(script.get_program())
-            .args(script.get_args())
-            .current_dir(&self.root)
-            .env("HOME", &self.root);
-        command
+            .arg(program.get_program())
+            .args(program.get_args())
+            .current_dir(program.get_current_dir().unwrap_or(&self.root))
+            .env("HOME", &self.root)
+            .envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        Ok(command)
+    }
+
+    fn hand_over(&self, _path: &Path) -> io::Result<()> {
+        Ok(())
     }
 
     fn shut_down(&self) -> io::Result<()> {

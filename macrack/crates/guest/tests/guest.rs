@@ -4,6 +4,7 @@
 #![cfg(target_os = "linux")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use macrack_wire::client::{Client, connect};
 use macrack_wire::guest::MAX_SCRIPT;
 use macrack_wire::link::Limits;
-use macrack_wire::{FirstBoot, GuestReport, GuestStage, GuestVerb, Role, WireError};
+use macrack_wire::{FirstBoot, GuestReport, GuestStage, GuestVerb, ReadinessState, Role, WireError};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::net::UnixStream;
@@ -164,6 +165,34 @@ async fn a_record_that_cannot_be_read_counts_as_a_script_that_may_have_run() {
     };
     assert!(message.contains("record is unreadable"), "{message}");
     assert_eq!(mac.runs(), "");
+}
+
+#[tokio::test]
+async fn a_golden_that_brings_a_readiness_command_is_ready_when_that_agrees_after_first_boot() {
+    let mut mac = Mac::new();
+    let ready = mac.root().join("Library/Application Support/MacRack/ready");
+    fs::create_dir_all(ready.parent().unwrap()).unwrap();
+    fs::write(&ready, "#!/bin/sh\necho asked >> runs\n[ -e licensed ] || { echo no licence yet; exit 7; }\n").unwrap();
+    fs::set_permissions(&ready, fs::Permissions::from_mode(0o755)).unwrap();
+    mac.boot();
+    let mut host = mac.host().await;
+    let waiting = until(&mut host, |report| report.stage == GuestStage::UserSession).await;
+    assert_eq!(waiting.readiness.map(|said| said.state), Some(ReadinessState::Waiting));
+    assert_eq!(mac.runs(), "", "not before the first boot");
+
+    let mut host = mac.host().await;
+    host.ask(script("echo first boot >> runs")).await.unwrap();
+    let state = |report: &GuestReport| report.readiness.as_ref().map(|said| said.state);
+    let refused = until(&mut host, |report| state(report) == Some(ReadinessState::NotReady)).await;
+    assert_eq!(refused.stage, GuestStage::UserSession);
+    let said = refused.readiness.unwrap();
+    assert_eq!((said.exit_code, said.message.as_deref()), (Some(7), Some("no licence yet")));
+    assert!(mac.runs().starts_with("first boot\nasked\n"), "{}", mac.runs());
+
+    fs::write(mac.root().join("licensed"), "").unwrap();
+    let mut host = mac.host().await;
+    let ready = until(&mut host, |report| report.stage == GuestStage::Ready).await;
+    assert_eq!(state(&ready), Some(ReadinessState::Ready));
 }
 
 #[tokio::test]

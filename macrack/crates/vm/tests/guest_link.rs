@@ -51,15 +51,7 @@ fn host(first_boot: FirstBootOrder) -> Host {
 }
 
 fn report(stage: GuestStage) -> GuestReport {
-    GuestReport {
-        agent_version: "0.1.0".into(),
-        stage,
-        os_version: None,
-        xcode_version: None,
-        disk_free_bytes: None,
-        addresses: Vec::new(),
-        first_boot: FirstBoot::NotNeeded,
-    }
+    GuestReport::new("0.1.0", stage, FirstBoot::NotNeeded)
 }
 
 impl Host {

@@ -9,6 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::WireError;
 
+/// The vsock port on which a guest listens. Above those that need root, and in no list of known services;
+/// a guest and the host's VM process must agree on it for ever.
+pub const VSOCK_PORT: u32 = 19_794;
+/// The vsock address of a host, `VMADDR_CID_HOST` in `sys/vsock.h`. A guest serves nobody else.
+pub const HOST_CID: u32 = 2;
 /// The longest version string of a guest, in bytes.
 pub const MAX_VERSION: usize = 64;
 /// The most addresses of a guest.
@@ -64,6 +69,38 @@ impl FirstBoot {
     }
 }
 
+/// How the command stands by which a golden says that it is ready. It runs in a user session after the
+/// first boot; a golden without one is ready then.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Readiness {
+    /// How it stands.
+    pub state: ReadinessState,
+    /// How its last run ended; 128 + n stands for signal n, as in a shell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The last line that it wrote, or why it could not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// How a golden's readiness command stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReadinessState {
+    /// It waits for a user session and for the first boot.
+    Waiting,
+    /// It runs for the first time in this session.
+    Running,
+    /// It ended with 0.
+    Ready,
+    /// It ended with something else; it is run again.
+    NotReady,
+    /// It took too long and was ended; it is run again.
+    TimedOut,
+    /// It is there and cannot be run; that is tried again.
+    Failed,
+}
+
 /// What a guest says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -86,9 +123,35 @@ pub struct GuestReport {
     pub addresses: Vec<IpAddr>,
     /// The first-boot script.
     pub first_boot: FirstBoot,
+    /// The golden's readiness command; absent where the golden has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub readiness: Option<Readiness>,
+    /// Whether Xcode's licence and first-launch packages were taken on (`xcodebuild
+    /// -checkFirstLaunchStatus`); absent without Xcode and until it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_launch_accepted: Option<bool>,
+    /// Whether macOS runs from the volume that Apple sealed; absent until it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_sealed: Option<bool>,
 }
 
 impl GuestReport {
+    /// A report that says no more than this.
+    pub fn new(agent_version: impl Into<String>, stage: GuestStage, first_boot: FirstBoot) -> Self {
+        GuestReport {
+            agent_version: agent_version.into(),
+            stage,
+            os_version: None,
+            xcode_version: None,
+            disk_free_bytes: None,
+            addresses: Vec::new(),
+            first_boot,
+            readiness: None,
+            first_launch_accepted: None,
+            system_sealed: None,
+        }
+    }
+
     /// The report, if it keeps within the bounds that are given to guests.
     pub fn believe(self) -> Result<Self, WireError> {
         bounded("agentVersion", &self.agent_version, MAX_VERSION)?;
@@ -99,6 +162,9 @@ impl GuestReport {
         }
         if let FirstBoot::Failed { message } = &self.first_boot {
             bounded("firstBoot.message", message, MAX_MESSAGE)?;
+        }
+        if let Some(message) = self.readiness.as_ref().and_then(|readiness| readiness.message.as_ref()) {
+            bounded("readiness.message", message, MAX_MESSAGE)?;
         }
         if self.addresses.len() > MAX_ADDRESSES {
             return Err(WireError::OutOfBounds(format!(
@@ -111,15 +177,40 @@ impl GuestReport {
                 "stage is Ready while its first-boot script has not succeeded".to_owned(),
             ));
         }
+        let ready = |readiness: &Readiness| readiness.state == ReadinessState::Ready;
+        if self.stage == GuestStage::Ready && !self.readiness.as_ref().is_none_or(ready) {
+            return Err(WireError::OutOfBounds(
+                "stage is Ready while its readiness command has not succeeded".to_owned(),
+            ));
+        }
         Ok(self)
     }
+}
+
+/// What moves a terminal's cursor, or the text around it: control characters, and the invisible ones that
+/// change the direction of writing (Unicode's bidirectional controls and their like).
+fn unsayable(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// `text` as a guest may say it: on one line, without control characters, at most [`MAX_MESSAGE`] bytes.
+pub fn printable(text: &str) -> String {
+    let mut kept = String::new();
+    for c in text.trim().chars().filter(|c| !unsayable(*c)) {
+        if kept.len() + c.len_utf8() > MAX_MESSAGE {
+            break;
+        }
+        kept.push(c);
+    }
+    kept
 }
 
 fn bounded(field: &str, text: &str, limit: usize) -> Result<(), WireError> {
     if text.len() > limit {
         return Err(WireError::OutOfBounds(format!("{field} is {} bytes long, at most {limit} are taken", text.len())));
     }
-    if text.chars().any(char::is_control) {
+    if text.chars().any(unsayable) {
         return Err(WireError::OutOfBounds(format!("{field} holds control characters")));
     }
     Ok(())

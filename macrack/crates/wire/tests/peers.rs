@@ -26,15 +26,7 @@ const ROOM: usize = 256 * 1024;
 type GuestClient = Client<DuplexStream, GuestVerb, GuestReport>;
 
 fn report(stage: GuestStage) -> GuestReport {
-    GuestReport {
-        agent_version: "0.1.0".into(),
-        stage,
-        os_version: None,
-        xcode_version: None,
-        disk_free_bytes: None,
-        addresses: Vec::new(),
-        first_boot: FirstBoot::NotNeeded,
-    }
+    GuestReport::new("0.1.0", stage, FirstBoot::NotNeeded)
 }
 
 struct Steady(watch::Sender<GuestReport>);

@@ -5,8 +5,8 @@
 use macrack_wire::classify::{MACRACK_DOMAIN, POSIX_DOMAIN, VZ_DOMAIN, classify};
 use macrack_wire::message::{Body, Reply, Request, read_request};
 use macrack_wire::{
-    ErrorClass, FirstBoot, GuestReport, GuestStage, LastState, MacAddress, RefusalKind, StopCause, VmError, VmReport,
-    VmState, VmVerb,
+    ErrorClass, FirstBoot, GuestReport, GuestStage, LastState, MacAddress, Readiness, ReadinessState, RefusalKind,
+    StopCause, VmError, VmReport, VmState, VmVerb,
 };
 use serde_json::json;
 
@@ -66,14 +66,13 @@ fn a_mac_address_is_local_unicast_and_well_formed_or_refused_with_the_rule() {
 }
 
 fn honest() -> GuestReport {
+    let ready = Readiness { state: ReadinessState::Ready, exit_code: Some(0), message: Some("ok".into()) };
     GuestReport {
-        agent_version: "0.1.0".into(),
-        stage: GuestStage::Ready,
         os_version: Some("26.1".into()),
-        xcode_version: None,
         disk_free_bytes: Some(1),
         addresses: vec!["192.168.64.7".parse().unwrap()],
-        first_boot: FirstBoot::Done { exit_code: 0 },
+        readiness: Some(ready),
+        ..GuestReport::new("0.1.0", GuestStage::Ready, FirstBoot::Done { exit_code: 0 })
     }
 }
 
@@ -81,7 +80,7 @@ fn honest() -> GuestReport {
 fn a_guest_is_believed_within_its_bounds_and_the_refusal_names_the_field() {
     assert!(honest().believe().is_ok());
     type Lie = fn(&mut GuestReport);
-    let lies: [(&str, Lie); 6] = [
+    let lies: [(&str, Lie); 9] = [
         ("agentVersion", |g| g.agent_version = "9".repeat(65)),
         ("osVersion", |g| g.os_version = Some("x".repeat(1 << 15))),
         ("xcodeVersion", |g| g.xcode_version = Some("\u{1b}[2J".into())),
@@ -90,7 +89,15 @@ fn a_guest_is_believed_within_its_bounds_and_the_refusal_names_the_field() {
             g.first_boot = FirstBoot::Failed { message: "x".repeat(257) };
             g.stage = GuestStage::UserSession;
         }),
-        ("stage", |g| g.first_boot = FirstBoot::Done { exit_code: 1 }),
+        ("stage is Ready while its first-boot", |g| g.first_boot = FirstBoot::Done { exit_code: 1 }),
+        ("readiness.message", |g| {
+            let message = Some("x".repeat(257));
+            g.readiness = Some(Readiness { state: ReadinessState::Ready, exit_code: None, message });
+        }),
+        ("osVersion holds", |g| g.os_version = Some("26.1\u{202e}1.62".into())),
+        ("stage is Ready while its readiness", |g| {
+            g.readiness = Some(Readiness { state: ReadinessState::NotReady, exit_code: Some(7), message: None });
+        }),
     ];
     for (field, lie) in lies {
         let mut report = honest();
