@@ -1,6 +1,6 @@
 //! Names that more than one part must agree on: labels, taints, finalizers, prefixes, managers.
 
-/// Extended resource that a Mac offers: two, always (Apple's licence and XNU's `hv_apple_isa_vm_quota`).
+/// Extended resource that a Mac offers: two, always (Apple's licence, and the counter in its kernel).
 pub const MACOS_VM: &str = "macrack.io/macos-vm";
 /// How many macOS VMs one Mac may run. A fact of the licence and of the kernel, not a setting.
 pub const VMS_PER_MAC: usize = 2;

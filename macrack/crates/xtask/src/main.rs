@@ -3,6 +3,7 @@
 //! the code base is broken (see `rules.rs`).
 
 mod generate;
+mod limit;
 mod rules;
 
 use anyhow::{Result, bail};

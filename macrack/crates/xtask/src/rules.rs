@@ -1,5 +1,5 @@
-//! Rules of the code base that no compiler checks: layering, the clock ban in `core`, file sizes, and the
-//! names of what MacRack never does (raise the kernel's VM limit).
+//! Rules of the code base that no compiler checks: layering, the clock ban in `core`, file sizes, and
+//! (`limit.rs`) the names of what MacRack never does: raise the kernel's VM limit.
 
 use std::{
     fs,
@@ -25,15 +25,6 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
 const CORE_BAN: &[&str] =
     &["Timestamp::now", "SystemTime::now", "Instant::now", "kube::Client", "tokio::", "std::fs", "std::net", "rand::"];
 
-/// The limit is Apple's. Nothing in the product may name the means of raising it.
-fn limit_words() -> [String; 3] {
-    [
-        "hv_apple_isa_vm_".to_owned() + "quota=",
-        "hv.apple_isa_vm_".to_owned() + "quota",
-        "nvram boot-".to_owned() + "args",
-    ]
-}
-
 /// Longest file, in lines.
 const MAX_LINES: usize = 600;
 
@@ -52,6 +43,7 @@ pub(crate) fn check() -> Result<()> {
         };
         findings.extend(layering(krate, forbidden, &text));
     }
+    findings.extend(crate::limit::check(&root())?);
     if findings.is_empty() {
         return Ok(());
     }
@@ -68,9 +60,6 @@ fn judge(name: &str, text: &str, findings: &mut Vec<String>) {
         for word in CORE_BAN.iter().filter(|w| production.contains(**w)) {
             findings.push(format!("{name}: says {word}; core is pure, time arrives as `now`"));
         }
-    }
-    for word in limit_words().iter().filter(|w| text.contains(w.as_str())) {
-        findings.push(format!("{name}: names {word}; MacRack has no path that asks the kernel for more"));
     }
 }
 
@@ -112,9 +101,6 @@ mod tests {
         findings.clear();
         judge("crates/agent/src/x.rs", &("x\n".repeat(601)), &mut findings);
         assert!(findings[0].contains("at most 600"), "{findings:?}");
-        findings.clear();
-        judge("crates/agent/src/x.rs", &format!("set({:?})", limit_words()[1]), &mut findings);
-        assert!(findings[0].contains("no path"), "{findings:?}");
         let planted = layering("core", &["tokio"], "[dependencies]\ntokio.workspace = true\n");
         assert!(planted[0].contains("depends on tokio"), "{planted:?}");
         assert!(layering("core", &["tokio"], "[dev-dependencies]\ntokio.workspace = true\n").is_empty());
