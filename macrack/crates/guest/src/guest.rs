@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
 
+use macrack_wire::guest::{MAX_ADDRESSES, MAX_VERSION, printable};
 use macrack_wire::{
     Answer, FirstBoot, GuestReport, GuestStage, GuestVerb, Readiness, ReadinessState, Refusal, Role, Service,
 };
@@ -125,15 +126,24 @@ fn report(probe: &impl Probe, first_boot: &FirstBoot, readiness: Option<&Readine
     GuestReport {
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         stage: stage(*probe.sessions().borrow(), first_boot, readiness),
-        os_version: facts.os_version,
-        xcode_version: facts.xcode_version,
+        os_version: facts.os_version.filter(|version| is_version("macOS", version)),
+        xcode_version: facts.xcode_version.filter(|version| is_version("Xcode", version)),
         disk_free_bytes: facts.disk_free_bytes,
-        addresses: facts.addresses,
+        addresses: facts.addresses.into_iter().take(MAX_ADDRESSES).collect(),
         first_boot: first_boot.clone(),
         readiness: readiness.cloned(),
         first_launch_accepted: facts.first_launch_accepted,
         system_sealed: facts.system_sealed,
     }
+}
+
+/// Whether the host would believe it: a golden's odd plist must not cost the whole report.
+fn is_version(of: &str, version: &str) -> bool {
+    let fits = version.len() <= MAX_VERSION && printable(version) == version;
+    if !fits {
+        tracing::warn!(of, ?version, "this is no version, and is not reported");
+    }
+    fits
 }
 
 async fn ended(running: &mut Option<Child>) -> io::Result<ExitStatus> {

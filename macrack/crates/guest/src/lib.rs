@@ -14,7 +14,10 @@ pub mod bounded;
 pub mod disk;
 pub mod first_boot;
 pub mod guest;
+#[cfg(target_os = "macos")]
+pub mod macos;
 pub mod probe;
 pub mod readiness;
+pub mod self_check;
 #[cfg(target_os = "linux")]
 pub mod simulated;

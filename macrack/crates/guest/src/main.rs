@@ -14,9 +14,12 @@ mod linux {
 
     use clap::{Args, Parser, Subcommand};
     use macrack_guest::guest::Guest;
+    use macrack_guest::self_check::SelfCheck;
     use macrack_guest::simulated::{SimulatedMac, die_with};
     use macrack_wire::link::Limits;
     use tokio::net::UnixListener;
+
+    use super::finish;
 
     /// Answers the host of this guest; on Linux, for a simulated disk.
     #[derive(Debug, Parser)]
@@ -51,6 +54,12 @@ mod linux {
             #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
             args: Vec<OsString>,
         },
+        /// Say what the simulated disk would report, and what is to be mended before it is a golden
+        Report {
+            /// The directory that stands for the mounted disk
+            #[arg(long)]
+            root: PathBuf,
+        },
     }
 
     pub(super) fn main(cli: Cli) -> io::Result<()> {
@@ -58,6 +67,10 @@ mod linux {
             (Some(Verb::Script { guest, program, args }), _) => {
                 die_with(guest)?;
                 Err(Command::new(program).args(args).exec())
+            }
+            (Some(Verb::Report { root }), _) => {
+                let (session, facts) = SimulatedMac::look(&root)?;
+                finish(&SelfCheck::look(&root, session, facts))
             }
             (None, Some(run)) => {
                 tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve(run))
@@ -85,15 +98,73 @@ mod linux {
     }
 }
 
+#[cfg(target_os = "macos")]
+mod macos {
+    use std::io;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use clap::{Parser, Subcommand};
+    use macrack_guest::guest::Guest;
+    use macrack_guest::macos::{HostOnly, Mac};
+    use macrack_guest::self_check::SelfCheck;
+    use macrack_wire::link::Limits;
+
+    use super::finish;
+
+    /// Answers the host of this guest. launchd starts it, as root and without arguments.
+    #[derive(Debug, Parser)]
+    #[command(version)]
+    pub(super) struct Cli {
+        #[command(subcommand)]
+        verb: Option<Verb>,
+    }
+
+    #[derive(Debug, Subcommand)]
+    enum Verb {
+        /// Say what this machine would report as a guest, and what is to be mended before it is a golden
+        Report,
+    }
+
+    pub(super) fn main(cli: Cli) -> io::Result<()> {
+        if !rustix::process::geteuid().is_root() {
+            let why = "only root can look at everything and start programs as the user: run it with sudo";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+            match cli.verb {
+                Some(Verb::Report) => {
+                    let (session, facts) = Mac::look().await;
+                    finish(&SelfCheck::look(Path::new("/"), session, facts))
+                }
+                None => serve().await,
+            }
+        })
+    }
+
+    async fn serve() -> io::Result<()> {
+        let (guest, service) = Guest::new(Arc::new(Mac::start()?), Path::new("/"))?;
+        tokio::spawn(macrack_wire::serve(HostOnly::bind()?, Arc::new(service), Limits::VM));
+        guest.run().await
+    }
+}
+
+/// Shows what was found; an error when something is to be mended.
+#[cfg(any(target_os = "linux", target_os = "macos"))]
+fn finish(check: &macrack_guest::self_check::SelfCheck) -> std::io::Result<()> {
+    print!("{check}");
+    match check.findings().len() {
+        0 => Ok(()),
+        count => Err(std::io::Error::other(format!("{count} thing(s) are to be mended"))),
+    }
+}
+
 fn main() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
     #[cfg(target_os = "linux")]
     let ended = linux::main(clap::Parser::parse());
-    #[cfg(not(target_os = "linux"))]
-    let ended: std::io::Result<()> = Err(std::io::Error::new(
-        std::io::ErrorKind::Unsupported,
-        "this build holds no probes for the machine that it runs on",
-    ));
+    #[cfg(target_os = "macos")]
+    let ended = macos::main(clap::Parser::parse());
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

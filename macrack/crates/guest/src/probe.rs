@@ -5,6 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -80,6 +81,18 @@ pub fn session(console: Option<u32>, login_window: bool) -> Session {
         (Some(uid), true) if uid >= FIRST_USER => Session::User,
         (_, true) => Session::LoginWindow,
         (_, false) => Session::None,
+    }
+}
+
+/// How long the session may be taken for what it is without another look.
+///
+/// A change of the console's owner is told by the kernel; that a `loginwindow` has started is not, by
+/// anything that can be asked without watching every process. So until one was seen, which takes seconds
+/// after the boot, the process table is read every second; after that every half minute, in case it ended.
+pub fn until_next_look(session: Session) -> Duration {
+    match session {
+        Session::None => Duration::from_secs(1),
+        Session::LoginWindow | Session::User => Duration::from_secs(30),
     }
 }
 

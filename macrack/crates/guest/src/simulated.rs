@@ -61,6 +61,29 @@ impl Default for Simulation {
     }
 }
 
+impl Simulation {
+    /// What lies in the directory `root`.
+    fn read(root: &Path) -> io::Result<Self> {
+        match read_json(&root.join(SIMULATION)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Simulation::default()),
+            simulation => simulation,
+        }
+    }
+
+    fn facts(&self, root: &Path) -> Facts {
+        let disk_free_bytes =
+            disk::free_bytes(root).inspect_err(|error| tracing::warn!(%error, "free space cannot be read")).ok();
+        Facts {
+            os_version: disk::os_version(root),
+            xcode_version: disk::newest_xcode(root).map(|xcode| xcode.version),
+            disk_free_bytes,
+            addresses: self.addresses.clone(),
+            first_launch_accepted: self.first_launch_accepted,
+            system_sealed: self.system_sealed,
+        }
+    }
+}
+
 /// How a simulated guest fails to stop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -90,15 +113,16 @@ pub struct SimulatedMac {
 impl SimulatedMac {
     /// Boots the machine whose disk is the directory `root`. Needs a tokio runtime.
     pub fn boot(root: &Path) -> io::Result<Self> {
-        let simulation = match read_json(&root.join(SIMULATION)) {
-            Ok(simulation) => simulation,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Simulation::default(),
-            Err(error) => return Err(error),
-        };
+        let simulation = Simulation::read(root)?;
         let (session, sessions) = watch::channel(Session::None);
         let off = CancellationToken::new();
         tokio::spawn(come_up(simulation.clone(), session, off.clone()));
         Ok(SimulatedMac { root: root.to_owned(), simulation, sessions, off })
+    }
+
+    /// What a machine with the disk `root` would say, without starting it.
+    pub fn look(root: &Path) -> io::Result<(Session, Facts)> {
+        Ok((Session::None, Simulation::read(root)?.facts(root)))
     }
 
     /// Resolves when the power goes off.
@@ -148,16 +172,7 @@ impl Probe for SimulatedMac {
     }
 
     fn facts(&self) -> Facts {
-        let disk_free_bytes =
-            disk::free_bytes(&self.root).inspect_err(|error| tracing::warn!(%error, "free space cannot be read")).ok();
-        Facts {
-            os_version: disk::os_version(&self.root),
-            xcode_version: disk::newest_xcode(&self.root).map(|xcode| xcode.version),
-            disk_free_bytes,
-            addresses: self.simulation.addresses.clone(),
-            first_launch_accepted: self.simulation.first_launch_accepted,
-            system_sealed: self.simulation.system_sealed,
-        }
+        self.simulation.facts(&self.root)
     }
 
     fn machine(&self) -> io::Result<String> {

@@ -247,3 +247,18 @@ fn a_guest_whose_vm_has_gone_does_not_start() {
     assert!(!status.success());
     assert!(!listen.exists());
 }
+
+#[test]
+fn a_report_for_the_person_at_a_golden_says_what_is_to_be_mended_and_fails() {
+    let root = tempfile::tempdir().unwrap();
+    let shown = Command::new(env!("CARGO_BIN_EXE_macrack-guest"))
+        .arg("report")
+        .arg("--root")
+        .arg(root.path())
+        .output()
+        .unwrap();
+    let (text, error) = (String::from_utf8(shown.stdout).unwrap(), String::from_utf8(shown.stderr).unwrap());
+    assert!(!shown.status.success());
+    assert!(text.contains("to be mended: there is no /Applications/Xcode*.app"), "{text}");
+    assert!(error.contains("3 thing(s) are to be mended"), "{error}");
+}
