@@ -14,6 +14,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 
 use macrack_wire::guest::{MAX_SCRIPT, printable};
 use macrack_wire::layout::{read_json, write_json, write_whole};
@@ -21,6 +22,7 @@ use macrack_wire::{FirstBoot, Refusal};
 use serde::{Deserialize, Serialize};
 use tokio::process::Child;
 
+use crate::boot_log::BootLog;
 use crate::bounded::exit_code;
 use crate::probe::{Probe, by_interpreter};
 
@@ -43,6 +45,7 @@ pub struct Script {
     directory: PathBuf,
     machine: Option<String>,
     state: FirstBoot,
+    log: Arc<BootLog>,
 }
 
 impl Script {
@@ -55,7 +58,8 @@ impl Script {
             Ok(machine) => (Some(machine), None),
             Err(error) => (None, Some(error)),
         };
-        let mut script = Script { directory, machine, state: FirstBoot::NotAsked };
+        let log = BootLog::new(directory.join("first-boot.log"), false);
+        let mut script = Script { directory, machine, state: FirstBoot::NotAsked, log };
         match read_json::<Record>(&script.record()) {
             Ok(record) if script.is_of_another(&record) => script.forget_text()?,
             Ok(Record { machine: Some(_), .. }) if let Some(error) = unknown => {
@@ -76,6 +80,7 @@ impl Script {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => script.state = failed(&format!("not run, for its record is unreadable: {error}")),
         }
+        script.log.await_script(script.state == FirstBoot::Waiting);
         Ok(script)
     }
 
@@ -89,6 +94,11 @@ impl Script {
     /// What became of it.
     pub fn state(&self) -> &FirstBoot {
         &self.state
+    }
+
+    /// What it writes.
+    pub fn log(&self) -> Arc<BootLog> {
+        self.log.clone()
     }
 
     /// Takes `text` in. A disk that has been asked before keeps its first answer.
@@ -114,7 +124,9 @@ impl Script {
     fn store(&mut self, text: &str) -> io::Result<()> {
         write_whole(&self.text(), text.as_bytes())?;
         fs::set_permissions(self.text(), Permissions::from_mode(0o700))?;
-        self.put(FirstBoot::Waiting)
+        self.put(FirstBoot::Waiting)?;
+        self.log.await_script(true);
+        Ok(())
     }
 
     /// Notes that there is none. Not kept on the disk: the host says so at every start.
@@ -133,6 +145,7 @@ impl Script {
         match self.spawn(probe) {
             Ok(child) => Ok(Some(child)),
             Err(error) => {
+                self.log.await_script(false);
                 self.put(failed(&format!("could not be started: {error}")))?;
                 self.forget_text()?;
                 Ok(None)
@@ -142,7 +155,7 @@ impl Script {
 
     fn spawn(&self, probe: &impl Probe) -> io::Result<Child> {
         let text = fs::read_to_string(self.text())?;
-        let log = File::create(self.directory.join("first-boot.log"))?;
+        let log = self.log.begin()?;
         probe.hand_over(&self.text())?;
         let mut command = probe.as_user(by_interpreter(&self.text(), &text))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);

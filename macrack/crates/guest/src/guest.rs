@@ -16,6 +16,7 @@ use macrack_wire::{
 use tokio::process::Child;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::exec::Sessions;
 use crate::first_boot::Script;
 use crate::probe::{Probe, Session};
 use crate::readiness::{Gate, Pace};
@@ -30,6 +31,7 @@ type Request = (GuestVerb, oneshot::Sender<Result<(), Refusal>>);
 pub struct GuestService {
     reports: watch::Receiver<GuestReport>,
     requests: mpsc::Sender<Request>,
+    sessions: Sessions,
 }
 
 /// The task behind it.
@@ -62,8 +64,9 @@ impl<P: Probe> Guest<P> {
         let gate = Gate::new(root, Pace::NORMAL);
         let (reports, seen) = watch::channel(report(&*probe, script.state(), gate.said()));
         let (asked, requests) = mpsc::channel(QUEUE);
+        let sessions = Sessions::new(probe.clone(), script.log());
         let guest = Guest { probe, script, running: None, gate, reports, requests };
-        let service = GuestService { reports: seen, requests: asked };
+        let service = GuestService { reports: seen, requests: asked, sessions };
         Ok((guest, service))
     }
 
@@ -96,6 +99,7 @@ impl<P: Probe> Guest<P> {
         let taken = match verb {
             // fresh facts are all that these two ask for
             GuestVerb::Describe | GuestVerb::Watch => Ok(()),
+            GuestVerb::Open(_) => Err(Refusal::denied("a session is not asked of the task that answers questions")),
             GuestVerb::RunFirstBoot { script } => self.script.accept(&script),
             GuestVerb::NoFirstBoot => {
                 self.script.decline();
@@ -173,5 +177,17 @@ impl Service for GuestService {
         self.requests.send((verb, reply)).await.map_err(|_| Refusal::denied("the guest is going down"))?;
         taken.await.map_err(down)??;
         Ok(answer)
+    }
+
+    fn opens(verb: &GuestVerb) -> bool {
+        matches!(verb, GuestVerb::Open(_))
+    }
+
+    async fn session<S>(&self, opening: macrack_wire::serve::Opening<S, Self>) -> Result<(), macrack_wire::WireError>
+    where
+        S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    {
+        let report = self.reports.borrow().clone();
+        self.sessions.serve(opening, report).await
     }
 }

@@ -10,8 +10,10 @@
 //!
 //! The guest listens and its host connects; what the machine is like comes through [`probe::Probe`].
 
+pub mod boot_log;
 pub mod bounded;
 pub mod disk;
+pub mod exec;
 pub mod first_boot;
 pub mod guest;
 #[cfg(target_os = "macos")]
@@ -21,3 +23,4 @@ pub mod readiness;
 pub mod self_check;
 #[cfg(target_os = "linux")]
 pub mod simulated;
+pub mod terminal;

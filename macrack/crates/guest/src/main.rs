@@ -160,6 +160,9 @@ fn finish(check: &macrack_guest::self_check::SelfCheck) -> std::io::Result<()> {
 }
 
 fn main() -> ExitCode {
+    if let Some(failed) = macrack_guest::exec::become_command() {
+        return failed;
+    }
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
     #[cfg(target_os = "linux")]
     let ended = linux::main(clap::Parser::parse());

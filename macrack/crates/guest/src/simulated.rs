@@ -192,6 +192,7 @@ impl Probe for SimulatedMac {
             .args(program.get_args())
             .current_dir(program.get_current_dir().unwrap_or(&self.root))
             .env("HOME", &self.root)
+            .env("PATH", format!("{}:/usr/bin:/bin:/usr/sbin:/sbin", self.root.join("usr/bin").display()))
             .envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
         Ok(command)
     }

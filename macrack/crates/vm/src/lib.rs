@@ -20,6 +20,7 @@ pub mod description;
 pub mod guest_link;
 pub mod hypervisor;
 pub mod launch;
+pub mod notes;
 pub mod rate;
 pub mod service;
 pub mod vm;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use macrack_vm::description;
-use macrack_vm::hypervisor::Hypervisor;
+use macrack_vm::hypervisor::{GuestPort, Hypervisor};
 use macrack_vm::launch::{ALREADY_RUNNING, LISTENING};
 use macrack_vm::service::VmService;
 use macrack_vm::sim::SimulatedVm;
@@ -165,7 +165,7 @@ fn listen(socket: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(socket).map_err(named)
 }
 
-fn stop_on_signals(service: Arc<VmService>) -> io::Result<()> {
+fn stop_on_signals<P: GuestPort>(service: Arc<VmService<P>>) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::spawn(async move {

@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::arbiter::{Action, Input, Phase, Verdict, decide};
 use crate::guest_link::{FirstBootOrder, GuestLink, News};
 use crate::hypervisor::{Event, Hypervisor};
+use crate::notes::Notes;
 use crate::service::{StopOrder, VmService};
 
 /// How long the hypervisor may take to press a button or pull a plug.
@@ -45,6 +46,7 @@ pub struct Vm<H> {
     reports: watch::Sender<VmReport>,
     stops: mpsc::Receiver<StopOrder>,
     shutdowns: Option<mpsc::Sender<()>>,
+    notes: Arc<Notes>,
 }
 
 /// The first report of this process, before anything has happened.
@@ -76,9 +78,11 @@ pub fn write_start_failure(dir: &VmDir, first: VmReport, error: VmError, first_b
 
 impl<H: Hypervisor> Vm<H> {
     /// The owner of a VM whose hypervisor has validated it, and the service through which it is asked.
-    pub fn new(dir: VmDir, hypervisor: H, first: VmReport, first_boot_handed: bool) -> (Self, VmService) {
+    pub fn new(dir: VmDir, hypervisor: H, first: VmReport, first_boot_handed: bool) -> (Self, VmService<H::Port>) {
         let (reports, seen) = watch::channel(first.clone());
         let (orders, stops) = mpsc::channel(QUEUE);
+        let notes = Notes::open(&dir);
+        let port = hypervisor.guest_port();
         let vm = Vm {
             dir,
             hypervisor: Arc::new(hypervisor),
@@ -93,8 +97,9 @@ impl<H: Hypervisor> Vm<H> {
             reports,
             stops,
             shutdowns: None,
+            notes: notes.clone(),
         };
-        let service = VmService { reports: seen, stops: orders };
+        let service = VmService { reports: seen, stops: orders, port, notes };
         (vm, service)
     }
 
@@ -105,6 +110,7 @@ impl<H: Hypervisor> Vm<H> {
         let hypervisor = self.hypervisor.clone();
         let mut start = pin!(hypervisor.start());
         let mut starting = true;
+        self.notes.say("the VM starts");
         self.record();
         loop {
             if let Phase::Ended(cause) = self.phase {
@@ -185,6 +191,7 @@ impl<H: Hypervisor> Vm<H> {
                     let changed = phase != self.phase;
                     self.phase = phase;
                     if changed {
+                        self.notes.say(&words(phase, self.error.as_ref()));
                         self.record();
                     }
                     next = self.act(action, grace).await;
@@ -235,6 +242,9 @@ impl<H: Hypervisor> Vm<H> {
     fn hear(&mut self, news: News) -> Option<Input> {
         match news {
             News::Heard(report) => {
+                if self.guest.as_ref().map(|guest| guest.stage) != Some(report.stage) {
+                    self.notes.say(&format!("the guest is at {:?}", report.stage));
+                }
                 self.guest = Some(report);
                 self.guest_problem = None;
             }
@@ -258,6 +268,8 @@ impl<H: Hypervisor> Vm<H> {
     /// the two it is merely deleted later.
     fn first_boot_was_handed(&mut self) {
         self.first_boot_handed = true;
+        self.notes.say("the guest has its first-boot script");
+        tokio::spawn(self.notes.clone().follow_first_boot(self.hypervisor.guest_port()));
         if self.record()
             && let Err(error) = forget_first_boot(&self.dir)
         {
@@ -295,6 +307,23 @@ impl<H: Hypervisor> Vm<H> {
             stop_cause: self.phase.stop_cause(),
             ..self.first.clone()
         }
+    }
+}
+
+/// What its tenant reads about a phase; nothing of the host is in it.
+fn words(phase: Phase, error: Option<&VmError>) -> String {
+    let why = error.map(|error| format!(": {} code {}", error.domain, error.code)).unwrap_or_default();
+    match phase.stop_cause() {
+        None => match phase.state() {
+            VmState::Running => "the VM runs".to_owned(),
+            VmState::Stopping => "the VM is told to stop".to_owned(),
+            state => format!("the VM is {state:?}"),
+        },
+        Some(StopCause::GuestShutdown) => "the guest shut itself down".to_owned(),
+        Some(StopCause::Requested) => "the VM has stopped as it was told to".to_owned(),
+        Some(StopCause::Forced) => "the VM was ended by force, for its guest did not shut down in time".to_owned(),
+        Some(StopCause::Crashed) => format!("the VM broke{why}"),
+        Some(StopCause::StartFailed) => format!("the VM could not start{why}"),
     }
 }
 

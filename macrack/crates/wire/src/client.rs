@@ -17,6 +17,7 @@ use crate::WireError;
 use crate::hello::{Hello, Role, greet};
 use crate::link::{Limits, Link, parse};
 use crate::message::{Body, Reply, Request};
+use crate::session::Session;
 use crate::vm::{VmReport, VmVerb};
 
 /// The asking side, for verbs `V` that are answered with reports `R`.
@@ -44,6 +45,15 @@ where
     /// Who answered.
     pub fn peer(&self) -> &Hello {
         &self.peer
+    }
+
+    /// Opens a session with `verb`: its report, and the connection, which carries frames from here on.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub async fn open(mut self, verb: V) -> Result<(R, Link<S>), WireError> {
+        let report = self.ask(verb).await?;
+        Ok((report, self.link))
     }
 
     /// Sends `verb` and returns its id; the answer is the caller's to read with [`Client::next`].
@@ -108,6 +118,22 @@ impl VmClient {
     /// Orders a stop; see [`VmVerb::Stop`]. Returns when it was taken on, not when it is done.
     pub async fn stop(&mut self, grace_seconds: u32) -> Result<VmReport, WireError> {
         self.client.ask(VmVerb::Stop { grace_seconds }).await
+    }
+
+    /// Turns this connection into a session with the guest.
+    ///
+    /// # Errors
+    /// As [`Client::ask`]; a guest that refuses says so with [`WireError::Refused`].
+    pub async fn open(self, session: Session) -> Result<Link<UnixStream>, WireError> {
+        Ok(self.client.open(VmVerb::Open(session)).await?.1)
+    }
+
+    /// Turns this connection into a session whose output is the journal from byte `from` on.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub async fn follow_journal(self, from: u64) -> Result<Link<UnixStream>, WireError> {
+        Ok(self.client.open(VmVerb::FollowJournal { from }).await?.1)
     }
 
     /// Turns this connection into a stream of reports.

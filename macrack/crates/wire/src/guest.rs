@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::WireError;
+use crate::session::Session;
 
 /// The vsock port on which a guest listens. Above those that need root, and in no list of known services;
 /// a guest and the host's VM process must agree on it for ever.
@@ -234,4 +235,6 @@ pub enum GuestVerb {
     NoFirstBoot,
     /// Shut down.
     Shutdown,
+    /// Open a session; after the report that answers, the connection carries its frames.
+    Open(Session),
 }

@@ -50,6 +50,11 @@ impl VmDir {
         self.0.join("vm.log")
     }
 
+    /// `journal.log`: what the tenant may read, by `macrack-vm` ([`crate::journal`]).
+    pub fn journal(&self) -> PathBuf {
+        self.0.join("journal.log")
+    }
+
     /// `first-boot.sh`: mode 0600, there until the guest has acknowledged it.
     pub fn first_boot(&self) -> PathBuf {
         self.0.join("first-boot.sh")

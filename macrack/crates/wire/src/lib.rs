@@ -23,10 +23,12 @@ pub mod frame;
 pub mod guest;
 pub mod hello;
 pub mod host;
+pub mod journal;
 pub mod layout;
 pub mod link;
 pub mod message;
 pub mod serve;
+pub mod session;
 pub mod vm;
 
 mod error;
@@ -41,6 +43,7 @@ pub use layout::VmDir;
 pub use link::Link;
 pub use message::{Refusal, RefusalKind};
 pub use serve::{Answer, Listen, Service, serve, serve_connection};
+pub use session::Session;
 pub use vm::{
     Display, ErrorClass, LastState, MacAddress, StopCause, VmDescription, VmError, VmReport, VmState, VmVerb,
 };

@@ -55,6 +55,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Link<S> {
         Link { stream, limits, incoming: BytesMut::new(), outgoing: BytesMut::new(), begun: None }
     }
 
+    /// Frames `stream`, of which `incoming` was read already.
+    pub(crate) fn resume(stream: S, incoming: BytesMut, limits: Limits) -> Self {
+        Link { incoming, ..Link::new(stream, limits) }
+    }
+
+    /// The stream, what was read of it and not used, and the bounds.
+    pub(crate) fn into_parts(self) -> (S, BytesMut, Limits) {
+        (self.stream, self.incoming, self.limits)
+    }
+
+    /// The stream.
+    pub(crate) fn stream(&mut self) -> &mut S {
+        &mut self.stream
+    }
+
+    /// Sends one frame of any bytes, without a deadline: its peer may take its time. Not cancel-safe.
+    pub(crate) async fn send_body(&mut self, body: &[u8]) -> Result<(), WireError> {
+        self.outgoing.clear();
+        frame::encode(body, frame::MAX_FRAME, &mut self.outgoing)?;
+        self.stream.write_all(&self.outgoing).await?;
+        Ok(self.stream.flush().await?)
+    }
+
     /// The bounds of this link.
     pub fn limits(&self) -> Limits {
         self.limits

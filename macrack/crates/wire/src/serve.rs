@@ -19,10 +19,11 @@ use tokio::task::JoinSet;
 use crate::WireError;
 use crate::hello::{Role, greet};
 use crate::link::{Limits, Link};
-use crate::message::{Body, Refusal, RefusalKind, Reply, read_request};
+use crate::message::{Body, Refusal, RefusalKind, Reply, Request, read_request};
+use crate::session::MAX_SESSIONS;
 
-/// Connections served at once; an agent needs two per VM, so the rest is for people and accidents.
-const MAX_CONNECTIONS: usize = 16;
+/// Connections served at once: the sessions that a guest takes, two for an agent, and some for accidents.
+const MAX_CONNECTIONS: usize = MAX_SESSIONS + 16;
 /// Unreadable requests that are answered on one connection before it is closed.
 const MAX_MISTAKES: usize = 16;
 /// How long accepting rests after the operating system refused it.
@@ -53,6 +54,47 @@ pub trait Service: Send + Sync + 'static {
 
     /// Carries out `verb`, or takes it on. The report is read after this returns.
     fn call(&self, verb: Self::Verb) -> impl Future<Output = Result<Answer, Refusal>> + Send;
+
+    /// Whether `verb` asks for a session, which [`Service::session`] then serves instead of `call`.
+    fn opens(_: &Self::Verb) -> bool {
+        false
+    }
+
+    /// Serves the session that `opening` asks for: accepts it, or refuses it.
+    fn session<S>(&self, opening: Opening<S, Self>) -> impl Future<Output = Result<(), WireError>> + Send
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        Self: Sized,
+    {
+        async { opening.refuse(Refusal::denied("there are no sessions here")).await }
+    }
+}
+
+/// A request for a session, which is answered once.
+pub struct Opening<S, V: Service> {
+    /// What is asked for.
+    pub verb: V::Verb,
+    id: u64,
+    link: Link<S>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin, V: Service> Opening<S, V> {
+    /// Accepts it with `report`; the connection carries frames from here on.
+    ///
+    /// # Errors
+    /// When the peer has gone.
+    pub async fn accept(mut self, report: V::Report) -> Result<Link<S>, WireError> {
+        self.link.send(&Reply { id: Some(self.id), body: Body::Report(report) }).await?;
+        Ok(self.link)
+    }
+
+    /// Refuses it and ends the connection.
+    ///
+    /// # Errors
+    /// When the peer has gone.
+    pub async fn refuse(mut self, refusal: Refusal) -> Result<(), WireError> {
+        refuse(&mut self.link, Some(self.id), refusal).await
+    }
 }
 
 /// A way in for peers.
@@ -107,7 +149,7 @@ pub async fn serve<V: Service>(listener: impl Listen, service: Arc<V>, limits: L
 /// Serves one connection until the peer or the service ends.
 pub async fn serve_connection<S, V>(stream: S, service: &V, limits: Limits) -> Result<(), WireError>
 where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     V: Service,
 {
     let mut link = Link::new(stream, limits);
@@ -132,7 +174,17 @@ where
                     Ok(None) => return Ok(()),
                     Err(error) => return farewell(&mut link, error).await,
                 };
-                match answer(service, &body).await {
+                let request = match read_request::<V::Verb>(&body) {
+                    Ok(request) if V::opens(&request.verb) => {
+                        // what a session still has to say does not outlive the service
+                        return tokio::select! {
+                            ended = service.session(Opening { verb: request.verb, id: request.id, link }) => ended,
+                            () = over(&mut reports) => Ok(()),
+                        };
+                    }
+                    other => other,
+                };
+                match answer(service, request).await {
                     Ok((id, Answer::Report)) => {
                         // not marked as seen: a watcher is owed its event all the same
                         let body = Body::Report(reports.borrow().clone());
@@ -158,8 +210,15 @@ where
     }
 }
 
-async fn answer<V: Service>(service: &V, body: &[u8]) -> Result<(u64, Answer), (Option<u64>, Refusal)> {
-    let request = read_request::<V::Verb>(body)?;
+/// The reports have ended.
+async fn over<R>(reports: &mut watch::Receiver<R>) {
+    while reports.changed().await.is_ok() {}
+}
+
+type Asked<V> = Result<Request<V>, (Option<u64>, Refusal)>;
+
+async fn answer<V: Service>(service: &V, request: Asked<V::Verb>) -> Result<(u64, Answer), (Option<u64>, Refusal)> {
+    let request = request?;
     match service.call(request.verb).await {
         Ok(answer) => Ok((request.id, answer)),
         Err(refusal) => Err((Some(request.id), refusal)),

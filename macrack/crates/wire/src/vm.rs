@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::classify::ErrorClass;
 use crate::classify::classify;
 use crate::guest::GuestReport;
+use crate::session::Session;
 
 /// What one VM is made of: written by the agent as `vm.json` before `macrack-vm` starts, and never
 /// changed afterwards, so that a restarted VM is the same machine.
@@ -139,6 +140,13 @@ pub enum VmVerb {
     },
     /// The present report and every later one, until the process ends.
     Watch,
+    /// Open a session with the guest; after the report that answers, the connection carries its frames.
+    Open(Session),
+    /// The journal from byte `from` on, as output of a session, and what is added to it until the process ends.
+    FollowJournal {
+        /// Bytes that are known already; more than there are means that the journal was begun anew.
+        from: u64,
+    },
 }
 
 /// The state of a VM, as its own process sees it.

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use macrack_wire::link::Limits;
-use macrack_wire::{Answer, Refusal, Role, Service, VmClient, VmReport, VmState, VmVerb, WireError, serve};
+use macrack_wire::serve::Opening;
+use macrack_wire::session::{Frame, split};
+use macrack_wire::{Answer, Refusal, Role, Service, Session, VmClient, VmReport, VmState, VmVerb, WireError, serve};
 use tempfile::TempDir;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -39,7 +41,29 @@ impl Service for Vm {
                 self.stops.send(grace_seconds).map_err(|_| Refusal::denied("gone"))?;
                 Ok(Answer::Report)
             }
+            VmVerb::Open(_) | VmVerb::FollowJournal { .. } => unreachable!("a session"),
         }
+    }
+
+    fn opens(verb: &VmVerb) -> bool {
+        matches!(verb, VmVerb::Open(_))
+    }
+
+    /// Echoes what it gets.
+    async fn session<S>(&self, opening: Opening<S, Self>) -> Result<(), WireError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        if let VmVerb::Open(Session::Forward { port }) = opening.verb {
+            return opening.refuse(Refusal::denied(format!("nobody listens on {port}"))).await;
+        }
+        let report = self.reports.borrow().clone();
+        let (mut reader, mut writer) = split(opening.accept(report).await?);
+        while let Some(frame) = reader.next().await? {
+            let Frame::Input(bytes) = frame else { continue };
+            writer.send(&Frame::Output(bytes)).await?;
+        }
+        Ok(())
     }
 }
 
@@ -141,4 +165,22 @@ async fn a_socket_without_a_server_is_an_error_that_names_it() {
     let error = VmClient::connect(&path, PATIENCE).await.unwrap_err();
     assert!(matches!(error, WireError::Connect { .. }), "{error}");
     assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+}
+
+#[tokio::test]
+async fn a_connection_becomes_a_session_or_is_refused_and_ends_with_its_service() {
+    let served = Served::new();
+    let connect = async || VmClient::connect(&served.socket(), PATIENCE).await.unwrap();
+    let refused = connect().await.open(Session::Forward { port: 9 }).await.unwrap_err();
+    assert!(refused.to_string().contains("nobody listens on 9"), "{refused}");
+
+    let (mut reader, mut writer) = split(connect().await.open(Session::FirstBootLog).await.unwrap());
+    let sent = tokio_util::bytes::Bytes::from_static(b"there and back");
+    writer.send(&Frame::Input(sent.clone())).await.unwrap();
+    assert_eq!(reader.next().await.unwrap(), Some(Frame::Output(sent)));
+
+    let Served { reports, server, directory: _kept, .. } = served;
+    drop(reports);
+    assert_eq!(reader.next().await.unwrap(), None);
+    server.await.unwrap();
 }

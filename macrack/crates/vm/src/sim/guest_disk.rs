@@ -4,6 +4,7 @@
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use macrack_guest::simulated::{SIMULATION, Simulation};
@@ -70,12 +71,27 @@ pub(super) fn mount(dir: &VmDir, address: MacAddress, chassis_file: &Path) -> io
             "macOS" => {
                 let name = "macOS";
                 put(&root, "System/Library/CoreServices/SystemVersion.plist", &SystemVersion { name, version, build })?;
+                put_sw_vers(&root, version)?;
             }
             "Xcode" => put(&root, "Applications/Xcode.app/Contents/version.plist", &BundleVersion { version, build })?,
             _ => {}
         }
     }
     Ok(())
+}
+
+/// The tool that every Mac has, as far as a session with a guest is tried out with it.
+fn put_sw_vers(root: &Path, version: &str) -> io::Result<()> {
+    let tools = root.join("usr/bin");
+    fs::create_dir_all(&tools)?;
+    let path = tools.join("sw_vers");
+    if path.exists() {
+        return Ok(());
+    }
+    // a golden's version is text of ours, and still is no part of the program
+    fs::write(tools.join("sw_vers.txt"), format!("ProductName:\t\tmacOS\nProductVersion:\t\t{version}\n"))?;
+    fs::write(&path, "#!/bin/sh\nexec cat \"${0%/*}/sw_vers.txt\"\n")?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
 }
 
 fn put(root: &Path, path: &str, content: &impl Serialize) -> io::Result<()> {
