@@ -207,6 +207,13 @@ impl VmError {
     }
 }
 
+impl VmError {
+    /// The error and what gets out of it, in one line for the person who must act.
+    pub fn with_way_out(&self) -> String {
+        format!("{self}; {}", self.class.way_out())
+    }
+}
+
 impl fmt::Display for VmError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({} code {})", self.message, self.domain, self.code)

@@ -2,41 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where its premise fails")]
 
-use macrack_wire::classify::{MACRACK_DOMAIN, POSIX_DOMAIN, VZ_DOMAIN, classify};
+use macrack_wire::classify::VZ_DOMAIN;
 use macrack_wire::message::{Body, Reply, Request, read_request};
 use macrack_wire::{
-    ErrorClass, FirstBoot, GuestReport, GuestStage, LastState, MacAddress, Readiness, ReadinessState, RefusalKind,
-    StopCause, VmError, VmReport, VmState, VmVerb,
+    FirstBoot, GuestReport, GuestStage, LastState, MacAddress, Readiness, ReadinessState, RefusalKind, StopCause,
+    VmError, VmReport, VmState, VmVerb,
 };
 use serde_json::json;
-
-#[test]
-fn errors_of_the_hypervisor_fall_into_the_class_that_says_what_can_be_done() {
-    use ErrorClass::*;
-    let locked = "Failed to lock auxiliary storage.";
-    let table = [
-        (VZ_DOMAIN, 1, "Internal error.", Other),
-        (VZ_DOMAIN, 2, "Invalid virtual machine configuration.", InvalidConfiguration),
-        (VZ_DOMAIN, 2, locked, AlreadyRunning),
-        (POSIX_DOMAIN, 35, locked, AlreadyRunning),
-        (POSIX_DOMAIN, 35, "Resource temporarily unavailable", Other),
-        (VZ_DOMAIN, 5, "The disk image is invalid.", DiskImage),
-        (VZ_DOMAIN, 6, "The maximum supported number of active virtual machines has been reached.", Limit),
-        (VZ_DOMAIN, 6, "", Limit),
-        (POSIX_DOMAIN, 6, "Device not configured", Other),
-        (VZ_DOMAIN, 7, "Network error.", Other),
-        (VZ_DOMAIN, 8, "Out of disk space.", NoSpace),
-        (POSIX_DOMAIN, 28, "No space left on device", NoSpace),
-        (VZ_DOMAIN, 28, "", Other),
-        (VZ_DOMAIN, 10006, "A software update is required.", HostTooOld),
-        (MACRACK_DOMAIN, 2, "vm.json: uid", InvalidConfiguration),
-        (MACRACK_DOMAIN, 6, "the maximum supported number", Other),
-        ("", i64::MIN, "", Other),
-    ];
-    for (domain, code, message, class) in table {
-        assert_eq!(classify(domain, code, message), class, "{domain} {code} {message}");
-    }
-}
 
 #[test]
 fn a_mac_address_is_local_unicast_and_well_formed_or_refused_with_the_rule() {

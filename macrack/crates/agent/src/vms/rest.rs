@@ -32,7 +32,7 @@ pub(super) fn judge(record: &Record, last: Option<&LastState>, boot_id: &str) ->
             // a new boot counts anew
             Some(error) if error.class == ErrorClass::Limit && record.boot_id != boot_id => Rest::Ready,
             Some(error) if error.class == ErrorClass::Limit => Rest::Refused(error.clone()),
-            Some(error) => Rest::Failed(error.to_string()),
+            Some(error) => Rest::Failed(error.with_way_out()),
             None => Rest::Failed("its process gave no reason; vm.log may".to_owned()),
         },
         (VmState::Starting | VmState::Running | VmState::Stopping, _) => match record.boot_id == boot_id {

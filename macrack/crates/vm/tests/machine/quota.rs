@@ -137,7 +137,7 @@ async fn a_start_that_is_told_to_fail_says_the_code_and_its_class() {
         ("disk", 5, ErrorClass::DiskImage),
         ("space", 8, ErrorClass::NoSpace),
         ("old", 10006, ErrorClass::HostTooOld),
-        ("other", 1, ErrorClass::Other),
+        ("internal", 1, ErrorClass::Internal),
     ] {
         rack.chassis.set_fault(Fault::FailStartWith(Some(code))).unwrap();
         rack.make(uid);

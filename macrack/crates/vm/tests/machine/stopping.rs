@@ -89,7 +89,7 @@ async fn a_guest_that_breaks_is_a_crash_with_an_error() {
     kill_process(guest, Signal::KILL).unwrap();
     let report = rack.ended("a").await;
     assert_eq!((report.state, report.stop_cause), (VmState::Failed, Some(StopCause::Crashed)));
-    assert_eq!(report.error.unwrap().class, ErrorClass::Other);
+    assert_eq!(report.error.unwrap().class, ErrorClass::Internal);
 }
 
 #[tokio::test]
