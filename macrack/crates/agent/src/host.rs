@@ -7,6 +7,8 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use crate::doctor::Check;
+
 #[cfg(all(feature = "sim", target_os = "linux"))]
 mod simulated;
 #[cfg(all(feature = "sim", target_os = "linux"))]
@@ -27,13 +29,13 @@ pub struct HostFacts {
     pub memory_bytes: u64,
     /// Bytes.
     pub disk_bytes: u64,
-    /// Bits per second of the network port.
-    pub link_bits_per_second: u64,
+    /// Bits per second of the network port in use; `None` when they could not be read.
+    pub link_bits_per_second: Option<u64>,
     /// The host's macOS version.
     pub host_version: String,
     /// New at each boot.
     pub boot_id: String,
-    /// The agent carries the virtualization entitlement.
+    /// The program `macrack-vm` carries the virtualization entitlement.
     pub entitled: bool,
     /// The login keychain of the agent's user is unlocked.
     pub keychain_unlocked: bool,
@@ -41,6 +43,19 @@ pub struct HostFacts {
     pub auto_login: bool,
     /// Addresses under which the Mac is reached.
     pub addresses: Vec<IpAddr>,
+    /// Why `macrack-hostd` does not listen; `None` while it does.
+    pub hostd_problem: Option<String>,
+    /// What of the above could not be read; what stands there is then no fact.
+    pub unread: Vec<Unread>,
+}
+
+/// Something of the host that could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unread {
+    /// Which check needs it.
+    pub check: Check,
+    /// Why it could not be read.
+    pub why: String,
 }
 
 /// A process that holds a VM, or is about to.
@@ -86,6 +101,13 @@ pub trait Host: Send + Sync + 'static {
 pub fn process_of(host: &dyn Host, dir: &Path) -> io::Result<Option<u32>> {
     let served = |process: &VmProcess| process.dir.as_deref() == Some(dir);
     Ok(host.vm_processes()?.into_iter().find(served).map(|process| process.pid))
+}
+
+/// Why `macrack-hostd` does not listen for this user; `None` while it does.
+pub fn hostd_problem(state_dir: &Path) -> Option<String> {
+    let socket = macrack_hostd::socket(state_dir);
+    let error = std::os::unix::net::UnixStream::connect(&socket).err()?;
+    Some(format!("{}: {error}", socket.display()))
 }
 
 /// Random bytes.

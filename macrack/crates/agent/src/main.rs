@@ -1,12 +1,13 @@
 //! `macrack-agent`: the Node of one Mac.
 
 use std::panic;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
+use macrack_agent::doctor::{Ask, Proof, Verdict, judge, look, prove};
 use macrack_agent::host::Host;
 use macrack_agent::images::{DirectoryStore, ImageStore};
 use macrack_agent::run::{Options, run};
@@ -25,6 +26,8 @@ struct Cli {
 enum Verb {
     /// Run until SIGTERM; the VMs live on
     Run(Run),
+    /// Look what is wrong with this Mac, and say how to mend it; ends with 1 unless everything is good
+    Doctor(Doctor),
 }
 
 #[derive(Debug, clap::Args)]
@@ -38,6 +41,35 @@ struct Run {
     /// Where goldens are pulled from: dir:/path
     #[arg(long)]
     image_store: String,
+    /// The program macrack-vm; by default the one beside this program
+    #[arg(long)]
+    vm_binary: Option<PathBuf>,
+}
+
+/// Where everything of a chassis is kept unless it is said otherwise; the installer makes it for the agent's user. Short,
+/// since sockets lie in it.
+const STATE_DIR: &str = "/usr/local/var/macrack";
+
+#[derive(Debug, clap::Args)]
+struct Doctor {
+    /// Where everything of this chassis is kept
+    #[arg(long, default_value = STATE_DIR)]
+    state_dir: PathBuf,
+    /// What `kubectl macrack enroll <serial>` printed: look whether its API server answers, and at the clock
+    #[arg(long)]
+    bootstrap: Option<PathBuf>,
+    /// Look whether this registry answers, e.g. https://ghcr.io; may be given again
+    #[arg(long, value_name = "URL")]
+    registry: Vec<String>,
+    /// Print one JSON object per check and line
+    #[arg(long)]
+    json: bool,
+    /// Start two VMs by hand, see a third refused with code 6, and remove them again. No agent may run, nor any VM
+    #[arg(long, requires = "golden")]
+    prove: bool,
+    /// The golden that --prove starts: a folder with disk.img, aux.img and bundle.json
+    #[arg(long, value_name = "DIR")]
+    golden: Option<PathBuf>,
     /// The program macrack-vm; by default the one beside this program
     #[arg(long)]
     vm_binary: Option<PathBuf>,
@@ -61,9 +93,13 @@ fn main() -> ExitCode {
         print(info);
         std::process::abort();
     }));
-    let Verb::Run(arguments) = cli.verb;
-    match start(arguments) {
-        Ok(()) => ExitCode::SUCCESS,
+    let ended = match cli.verb {
+        Verb::Run(arguments) => start(arguments).map(|()| true),
+        Verb::Doctor(arguments) => examine(arguments),
+    };
+    match ended {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("macrack-agent: {error:#}");
             ExitCode::FAILURE
@@ -73,21 +109,50 @@ fn main() -> ExitCode {
 
 fn start(arguments: Run) -> Result<()> {
     let state_dir = StateDir::open(&arguments.state_dir)?;
-    let host = host(&state_dir)?;
+    let vm_binary = vm_binary(arguments.vm_binary)?;
+    let host = host(&state_dir, &vm_binary)?;
     let store = store(&arguments.image_store)?;
-    let vm_binary = match arguments.vm_binary {
-        Some(binary) => binary,
-        None => std::env::current_exe()?.with_file_name("macrack-vm"),
-    };
-    if !vm_binary.is_file() {
-        bail!("{} is not there: install macrack-vm beside macrack-agent, or give --vm-binary", vm_binary.display());
-    }
     let _lock = state_dir.lock()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let ended = runtime.block_on(run(Options { bootstrap: arguments.bootstrap, state_dir, host, store, vm_binary }));
     // a copy under way is of no use to anyone
     runtime.shutdown_background();
     ended
+}
+
+/// Examines this Mac; whether all is good.
+fn examine(arguments: Doctor) -> Result<bool> {
+    let state_dir = StateDir::open(&arguments.state_dir)?;
+    let vm_binary = vm_binary(arguments.vm_binary)?;
+    let host = host(&state_dir, &vm_binary)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    if let Some(golden) = arguments.golden.filter(|_| arguments.prove) {
+        let _lock = state_dir.lock().context("the proof needs the Mac for itself")?;
+        let proof = Proof { state_dir, host, vm_binary, golden };
+        runtime.block_on(prove(&proof, &mut |step| println!("{step}")))?;
+        return Ok(true);
+    }
+    let facts = host.facts().context("the facts of this Mac cannot be read")?;
+    let ask = Ask { bootstrap: arguments.bootstrap, registries: arguments.registry };
+    let found = judge(&facts, &runtime.block_on(look(host, &ask)));
+    for finding in &found {
+        match arguments.json {
+            true => println!("{}", serde_json::to_string(finding)?),
+            false => println!("{finding}"),
+        }
+    }
+    Ok(found.iter().all(|finding| finding.verdict == Verdict::Good))
+}
+
+fn vm_binary(given: Option<PathBuf>) -> Result<PathBuf> {
+    let binary = match given {
+        Some(binary) => binary,
+        None => std::env::current_exe()?.with_file_name("macrack-vm"),
+    };
+    if !binary.is_file() {
+        bail!("{} is not there: install macrack-vm beside macrack-agent, or give --vm-binary", binary.display());
+    }
+    Ok(binary)
 }
 
 fn store(argument: &str) -> Result<Arc<dyn ImageStore>> {
@@ -102,14 +167,14 @@ fn store(argument: &str) -> Result<Arc<dyn ImageStore>> {
 }
 
 #[cfg(all(feature = "sim", target_os = "linux"))]
-fn host(state_dir: &StateDir) -> Result<Arc<dyn Host>> {
+fn host(state_dir: &StateDir, _: &Path) -> Result<Arc<dyn Host>> {
     let host = macrack_agent::host::SimulatedHost::open(state_dir.path())
         .context("this build simulates a Mac, and the state directory holds none")?;
     Ok(Arc::new(host))
 }
 
 #[cfg(not(all(feature = "sim", target_os = "linux")))]
-fn host(_: &StateDir) -> Result<Arc<dyn Host>> {
+fn host(_: &StateDir, _: &Path) -> Result<Arc<dyn Host>> {
     bail!(
         "this build knows no Mac: it reads no hardware and holds no hypervisor for {}. On Linux, a build with the cargo feature `sim` simulates one",
         std::env::consts::OS

@@ -176,13 +176,15 @@ async fn the_status_of_a_node_reaches_only_that_very_node() {
         cpu_cores: 14,
         memory_bytes: 64 << 30,
         disk_bytes: 1_000_000_000_000,
-        link_bits_per_second: 10_000_000_000,
+        link_bits_per_second: Some(10_000_000_000),
         host_version: "26.1".to_owned(),
         boot_id: "boot".to_owned(),
         entitled: true,
         keychain_unlocked: true,
         auto_login: true,
         addresses: Vec::new(),
+        hostd_problem: None,
+        unread: Vec::new(),
     };
     let facts = NodeFacts { host, disk_pressure: false };
     let told = |node: &Node| node::patch(node, &facts, Timestamp::now()).unwrap();

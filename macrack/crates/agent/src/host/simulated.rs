@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use macrack_vm::sim::Chassis;
 
-use super::{Host, HostFacts, VmProcess, random};
+use super::{Host, HostFacts, VmProcess, hostd_problem, random};
 use crate::images::copy::allocated;
 
 /// The chassis of a state directory.
@@ -26,6 +26,9 @@ impl SimulatedHost {
     /// When there is no readable `chassis/chassis.json`.
     pub fn open(state_dir: &Path) -> io::Result<Self> {
         let chassis = Chassis::open(state_dir)?;
+        if chassis.read()?.off {
+            return Err(io::Error::other("this simulated Mac is off"));
+        }
         Ok(SimulatedHost { chassis, state_dir: state_dir.to_owned() })
     }
 }
@@ -41,13 +44,19 @@ impl Host for SimulatedHost {
             cpu_cores: spec.cpu_cores,
             memory_bytes: spec.memory_bytes,
             disk_bytes: spec.disk_bytes,
-            link_bits_per_second: spec.link_bits_per_second,
+            link_bits_per_second: Some(spec.link_bits_per_second),
             host_version: spec.host_version,
             boot_id: file.boot_id,
             entitled: spec.host_prepared.entitlement,
             keychain_unlocked: spec.host_prepared.keychain_unlocked,
             auto_login: spec.host_prepared.auto_login,
             addresses: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+            // a simulated chassis may have none at all
+            hostd_problem: macrack_hostd::directory(&self.state_dir)
+                .exists()
+                .then(|| hostd_problem(&self.state_dir))
+                .flatten(),
+            unread: Vec::new(),
         })
     }
 

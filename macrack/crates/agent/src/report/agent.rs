@@ -6,10 +6,11 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use macrack_api::Quantity;
 use macrack_api::rack::node::{
-    AgentStatus, Golden, Hardware, HostFacts as Prepared, LeaseRecord, QuotaFacts, Slot, Vm, VmState,
+    AgentStatus, Golden, Hardware, HostFacts as Prepared, LeaseRecord, QuotaFacts, RebootFacts, Slot, Vm, VmState,
 };
 
 use super::{MESSAGE, bounded, state};
+use crate::doctor;
 use crate::host::HostFacts;
 use crate::images;
 use crate::life::Facts;
@@ -41,6 +42,8 @@ pub struct Sources<'a> {
     pub goldens: &'a BTreeMap<String, images::Golden>,
     /// The last lease.
     pub last_lease: Option<LeaseRecord>,
+    /// The last reboot that was asked of the host.
+    pub reboot: Option<RebootFacts>,
 }
 
 /// The report and the MacNode that it is written to.
@@ -83,15 +86,18 @@ pub fn render(sources: &Sources<'_>) -> AgentStatus {
             cpu_cores: host.cpu_cores.into(),
             memory: Quantity::bytes(host.memory_bytes),
             storage: decimal(host.disk_bytes),
-            link_speed: decimal(host.link_bits_per_second),
+            link_speed: host.link_bits_per_second.map(decimal),
         }),
         host: Some(Prepared {
             entitled: host.entitled,
             keychain_unlocked: host.keychain_unlocked,
             auto_login: host.auto_login,
+            findings: doctor::hindrances(host),
         }),
         disk_free: sources.disk_free.map(|free| Quantity(format!("{}G", free / GIGABYTE))),
+        disk_reserved: None,
         quota: quota(sources),
+        reboot: sources.reboot.clone(),
         vms: vms(sources),
         last_lease: sources.last_lease.clone(),
         goldens: goldens(sources),
@@ -122,6 +128,8 @@ fn vms(sources: &Sources<'_>) -> Vec<Vm> {
             guest_ready: facts.is_some_and(|facts| facts.guest_ready) && state == VmState::Running,
             message: message.map(|message| bounded(&message, MESSAGE)),
             since: facts.map(|facts| Time(seconds(facts.since))),
+            cloned_by: facts.and_then(|facts| facts.cloned_by),
+            wipe: None,
         }
     };
     uids.into_iter().take(LIST).map(render).collect()
@@ -166,7 +174,7 @@ mod tests {
     }
 
     fn vm(state: VmState, message: &str) -> Vm {
-        Vm { uid: "u".to_owned(), state, guest_ready: false, message: Some(message.to_owned()), since: None }
+        Vm { uid: "u".to_owned(), state, guest_ready: false, message: Some(message.to_owned()), since: None, cloned_by: None, wipe: None }
     }
 
     #[test]
@@ -187,13 +195,15 @@ mod tests {
             cpu_cores: 1,
             memory_bytes: 1 << 30,
             disk_bytes: 1_000_000_000_000,
-            link_bits_per_second: 10_000_000_000,
+            link_bits_per_second: Some(10_000_000_000),
             host_version: String::new(),
             boot_id: String::new(),
             entitled: true,
             keychain_unlocked: true,
             auto_login: true,
             addresses: Vec::new(),
+            hostd_problem: None,
+            unread: Vec::new(),
         };
         let quota = Quota::default();
         let slot = |uid: &str| Slot {
@@ -217,6 +227,7 @@ mod tests {
                 says,
                 goldens: &goldens,
                 last_lease: None,
+                reboot: None,
             };
             let rendered = render(&sources);
             assert_eq!(rendered.hardware.unwrap().storage.0, "1T");

@@ -1,6 +1,6 @@
 //! How a lease gets its chassis.
 
-use macrack_api::rack::node::{LeaseRecord, Order::*, QuarantineReason, VmState::*};
+use macrack_api::rack::node::{HostFinding, LeaseRecord, Order::*, QuarantineReason, VmState::*};
 use macrack_core::{
     clock::Clocks,
     decide::{
@@ -79,6 +79,10 @@ fn a_lease_that_names_a_serial_gets_that_chassis_or_none() {
     assert_eq!(named("ZZSERIALN9"), None);
 }
 
+fn finding(unknown: bool) -> HostFinding {
+    HostFinding { check: "hostd".into(), unknown, message: "macrack-hostd does not answer: load it".into() }
+}
+
 #[test]
 fn what_stands_in_the_way_of_a_lease_is_named_on_the_chassis() {
     use QuarantineReason::WipeFailed as Dirty;
@@ -95,6 +99,9 @@ fn what_stands_in_the_way_of_a_lease_is_named_on_the_chassis() {
         ("Unreadable", Rack::free().with(|r| r.kube_node = Seen::Unknown("timeout".into()))),
         ("Differs", Rack::free().with(|r| r.agent().hardware.as_mut().unwrap().memory = "32Gi".into())),
         ("KeychainLocked", Rack::free().with(|r| r.agent().host.as_mut().unwrap().keychain_unlocked = false)),
+        ("NotPrepared", Rack::free().with(|r| r.agent().host.as_mut().unwrap().findings = vec![finding(false)])),
+        ("Unreadable", Rack::free().with(|r| r.agent().host.as_mut().unwrap().findings = vec![finding(true)])),
+        ("Unreadable", Rack::free().with(|r| r.agent().hardware.as_mut().unwrap().link_speed = None)),
         ("Reconciling", Rack::free().with(|r| r.claim = Seen::Present(super::rack::bound_lease()))),
         ("Reconciling", Rack::free().with(|r| r.claim = Seen::Unknown("a lease cannot be read".into()))),
     ];
