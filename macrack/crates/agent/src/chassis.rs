@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::{Api, Client, ResourceExt};
-use macrack_api::rack::node::{LeaseRecord, Order, Slot};
+use macrack_api::rack::node::{LeaseRecord, Order, Reboot, Slot};
 use macrack_api::{MacNode, Span};
 use macrack_wire::MacAddress;
 use macrack_wire::layout::write_json;
@@ -25,6 +25,7 @@ use crate::life::Facts;
 use crate::node::NodeFacts;
 use crate::orders::{self, Action, Decision, GoldenState, View};
 use crate::quota::{Alive, Quota, Verdict};
+use crate::reboot::Rebooter;
 use crate::recipe::{self, Recipe};
 use crate::report::agent::{AgentReport, Sources, render};
 use crate::report::{instance, pod};
@@ -53,6 +54,8 @@ pub struct Chassis {
     pub vms: BTreeMap<String, Vm>,
     /// The kernel's counter.
     pub quota: Quota,
+    /// Asks for approved reboots.
+    pub rebooter: Rebooter,
     /// The last lease that was seen.
     pub last_lease: Option<LeaseRecord>,
     /// The goldens.
@@ -107,10 +110,11 @@ impl Chassis {
             for action in &decision.actions {
                 self.act(action, &gathered).await;
             }
+            let reboot_wake = self.reboot();
             // what was done shows in the facts, and so in this very report
             self.report(&gathered, &decision);
             let wake = async {
-                match decision.wake {
+                match decision.wake.into_iter().chain(reboot_wake).min() {
                     Some(wake) => {
                         let pause = Duration::try_from(wake.duration_since(Timestamp::now()));
                         tokio::time::sleep(pause.unwrap_or_default()).await;
@@ -307,6 +311,17 @@ impl Chassis {
         }
     }
 
+    /// Carries out an approved reboot once nothing runs; when to look again.
+    fn reboot(&mut self) -> Option<Timestamp> {
+        let asked = self.asked_reboot().filter(|_| self.held.is_none());
+        let lives = self.vms.iter().map(|(uid, vm)| (uid.clone(), vm.facts().life)).collect();
+        self.rebooter.step(asked.as_ref(), &self.around.boot_id, &lives)
+    }
+
+    fn asked_reboot(&self) -> Option<Reboot> {
+        self.mac_node.borrow().present()?.status.as_ref()?.reboot.clone()
+    }
+
     fn order(&self, uid: &str, command: Command) {
         if let Some(vm) = self.vms.get(uid) {
             vm.order(command);
@@ -430,6 +445,7 @@ impl Chassis {
             says: &decision.says,
             goldens: &gathered.situation.goldens,
             last_lease: self.last_lease.clone(),
+            reboot: self.rebooter.facts(self.asked_reboot().as_ref()),
         });
         // a MacNode restored from a backup has lost what was written to it
         let (had, losses) = self.reported;

@@ -22,6 +22,7 @@ use crate::images::{Cache, ImageStore, Puller, Wishes};
 use crate::inventory;
 use crate::node::{self, NodeFacts};
 use crate::quota::Quota;
+use crate::reboot::{Hostd, Rebooter};
 use crate::report::agent::AgentReport;
 use crate::state_dir::StateDir;
 use crate::status::tell_mac_node;
@@ -112,6 +113,8 @@ async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task:
     });
 
     let quota = Quota::in_boot(read_json(&state_dir.quota()).ok(), &facts.boot_id);
+    let power = Arc::new(Hostd(macrack_hostd::socket(state_dir.path())));
+    let rebooter = Rebooter::new(state_dir.reboot(), power, bell.clone());
     let chassis = Chassis {
         last_lease: read_json(&state_dir.last_lease()).ok(),
         state_dir,
@@ -120,6 +123,7 @@ async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task:
         around,
         vms,
         quota,
+        rebooter,
         cache,
         wishes,
         situation,

@@ -144,6 +144,11 @@ impl StateDir {
         self.0.join("quota.json")
     }
 
+    /// The last reboot that was asked of the host.
+    pub fn reboot(&self) -> PathBuf {
+        self.0.join("reboot.json")
+    }
+
     /// The last lease that was seen.
     pub fn last_lease(&self) -> PathBuf {
         self.0.join("last-lease.json")
