@@ -23,6 +23,7 @@
 //! | [`namespace`] | a namespace per test |
 //! | [`expect`] | `accepts`, `rejects`, `until`, `always` |
 //! | [`child`] | guards for our own binaries |
+//! | [`registry`] | a real OCI registry |
 //! | [`run`] | who started what, so that all of it can be ended |
 
 pub mod access;
@@ -33,6 +34,7 @@ pub mod expect;
 pub mod namespace;
 mod pki;
 mod process;
+pub mod registry;
 pub mod run;
 mod spawn;
 
@@ -40,3 +42,4 @@ pub use access::{Output, client_from};
 pub use child::{Child, Program, bin};
 pub use control_plane::{ControlPlane, Options, shared};
 pub use namespace::Namespace;
+pub use registry::{Registry, RegistryOptions};
