@@ -1,0 +1,128 @@
+//! What the files of a VM must be, before the framework opens them: looked at, never changed.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use macrack_wire::VmError;
+use macrack_wire::classify::{INVALID_DESCRIPTION, INVALID_DISK, MACRACK_DOMAIN};
+
+use crate::configuration::{Configuration, Disk};
+
+/// Disks come in whole sectors.
+pub const SECTOR: u64 = 512;
+/// The first macOS whose framework opens sparse images of Apple's (ASIF).
+pub const ASIF_SINCE: u32 = 26;
+
+/// Formats that are not raw, by the bytes that they begin with.
+const FORMATS: [(&[u8], Format); 5] = [
+    (b"shdw", Format::Asif),
+    (b"QFI\xfb", Format::Other("qcow2")),
+    (b"KDMV", Format::Other("VMDK")),
+    (b"vhdxfile", Format::Other("VHDX")),
+    (b"conectix", Format::Other("VHD")),
+];
+/// How a disk image of `hdiutil` ends: `koly`, 512 bytes before its end.
+const UDIF: &[u8] = b"koly";
+
+/// What a disk image is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Raw,
+    Asif,
+    Other(&'static str),
+}
+
+/// Directories that the system empties when it likes: on a Mac, `TMPDIR` and what stands for it.
+pub fn temporary_directories() -> Vec<PathBuf> {
+    let mut all = vec![std::env::temp_dir()];
+    all.extend(["/tmp", "/private/tmp", "/var/folders", "/private/var/folders"].map(PathBuf::from));
+    all
+}
+
+/// Judges the files of `configuration` on a host with macOS `macos`. `temporary` are directories in which no disk may
+/// lie.
+///
+/// # Errors
+/// Of class `InvalidConfiguration` where a path is wrong, `DiskImage` where a disk is; the file is named.
+pub fn check(configuration: &Configuration, macos: u32, temporary: &[PathBuf]) -> Result<(), VmError> {
+    for path in configuration.files() {
+        check_path(path)?;
+    }
+    for disk in &configuration.disks {
+        check_disk(disk, macos, temporary)?;
+    }
+    let aux = &configuration.platform.auxiliary_storage;
+    let bytes = fs::metadata(aux).map_err(|error| unreadable(aux, &error))?.len();
+    if bytes == 0 {
+        return Err(misplaced(aux, "the auxiliary storage is empty; make the instance anew"));
+    }
+    Ok(())
+}
+
+fn check_path(path: &Path) -> Result<(), VmError> {
+    if !path.is_absolute() || path.to_str().is_none() {
+        return Err(misplaced(path, "not an absolute path in UTF-8, as the framework takes them"));
+    }
+    let link = fs::symlink_metadata(path).map_err(|error| unreadable(path, &error))?;
+    if !link.is_file() {
+        return Err(misplaced(path, "not a regular file; the framework follows no symbolic links"));
+    }
+    let real = fs::canonicalize(path).map_err(|error| unreadable(path, &error))?;
+    if real != path {
+        let why = format!("its path goes through a symbolic link; use {}", real.display());
+        return Err(misplaced(path, &why));
+    }
+    Ok(())
+}
+
+fn check_disk(disk: &Disk, macos: u32, temporary: &[PathBuf]) -> Result<(), VmError> {
+    let path = &disk.image;
+    if let Some(swept) = temporary.iter().find(|swept| path.starts_with(swept)) {
+        let why = format!("a disk in {} is lost when the system tidies up; move the state directory", swept.display());
+        return Err(misplaced(path, &why));
+    }
+    let image = File::open(path).map_err(|error| unreadable(path, &error))?;
+    let bytes = image.metadata().map_err(|error| unreadable(path, &error))?.len();
+    if bytes == 0 || !bytes.is_multiple_of(SECTOR) {
+        return Err(bad_disk(path, &format!("{bytes} bytes: a disk has a multiple of {SECTOR}; make it anew")));
+    }
+    match format(&image, bytes).map_err(|error| unreadable(path, &error))? {
+        Format::Raw => Ok(()),
+        Format::Asif if macos >= ASIF_SINCE => Ok(()),
+        Format::Asif => Err(bad_disk(
+            path,
+            &format!(
+                "an ASIF image: macOS {macos} opens raw ones only; upgrade the Mac to macOS {ASIF_SINCE}, or use a \
+                 golden with a raw disk"
+            ),
+        )),
+        Format::Other(name) => {
+            Err(bad_disk(path, &format!("a {name} image: convert it to a raw one and push it anew")))
+        }
+    }
+}
+
+fn format(image: &File, bytes: u64) -> io::Result<Format> {
+    let mut sector = [0; SECTOR as usize];
+    image.read_exact_at(&mut sector, 0)?;
+    if let Some((_, format)) = FORMATS.iter().find(|(magic, _)| sector.starts_with(magic)) {
+        return Ok(*format);
+    }
+    image.read_exact_at(&mut sector, bytes - SECTOR)?;
+    Ok(if sector.starts_with(UDIF) { Format::Other("DMG") } else { Format::Raw })
+}
+
+fn misplaced(path: &Path, why: &str) -> VmError {
+    VmError::new(MACRACK_DOMAIN, INVALID_DESCRIPTION, format!("{}: {why}", path.display()))
+}
+
+fn bad_disk(path: &Path, why: &str) -> VmError {
+    VmError::new(MACRACK_DOMAIN, INVALID_DISK, format!("{}: {why}", path.display()))
+}
+
+/// A file that cannot be looked at is no file: the start fails, and says of which.
+fn unreadable(path: &Path, error: &io::Error) -> VmError {
+    bad_disk(path, &error.to_string())
+}
