@@ -35,7 +35,7 @@ const MAY_SEE: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
-    ("cli", &["api"]),
+    ("cli", &["api", "core", "kubevirt"]),
     ("plugin", &["api"]),
     ("xtask", &["api"]),
 ];

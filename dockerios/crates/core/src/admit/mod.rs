@@ -12,7 +12,7 @@ pub mod identity;
 pub mod image;
 pub mod machine;
 pub mod platform;
-mod storage;
+pub mod storage;
 mod version;
 
 use std::fmt;

@@ -4,7 +4,7 @@
 use k8s_openapi::api::storage::v1::StorageClass;
 
 /// An admin's word on a storage class: `"true"` or `"false"`.
-pub(super) const DISCARDS: &str = "dockerios.io/discards";
+pub const DISCARDS: &str = "dockerios.io/discards";
 
 /// Drivers of thin block volumes that document discards (Ceph RBD, TopoLVM, LINSTOR, OpenEBS ZFS). Where it depends on
 /// how a driver is set up, the admin says it.
@@ -17,7 +17,7 @@ const KNOWN: &[&str] = &[
 ];
 
 /// Whether its volumes are known to discard.
-pub(super) fn discards(class: &StorageClass) -> bool {
+pub fn discards(class: &StorageClass) -> bool {
     let said = class.metadata.annotations.as_ref().and_then(|all| all.get(DISCARDS));
     match said.map(String::as_str) {
         Some("true") => true,

@@ -1,0 +1,348 @@
+//! What is missing, from facts alone.
+//!
+//! Invariant: what could not be read is Unknown and never passes for good or for bad.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use dockerios_api::machine::class::Hugepages;
+use dockerios_api::{MacOSImage, MacOSMachineClass, PlatformConfig};
+use dockerios_core::admit::storage::{DISCARDS, discards};
+use dockerios_kubevirt::KubeVirt;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::ResourceExt as _;
+
+/// Resource that KubeVirt's device plugin offers on a node with /dev/kvm.
+pub(super) const KVM: &str = "devices.kubevirt.io/kvm";
+/// Label that KubeVirt's node labeller sets on a node whose CPU has AVX2.
+const AVX2: &str = "cpu-feature.node.kubevirt.io/avx2";
+/// Label that virt-handler sets on a node whose kubelet runs the static CPU manager.
+const CPU_MANAGER: &str = "cpumanager";
+/// The first macOS that is built for AVX2.
+const FIRST_WITH_AVX2: u32 = 13;
+
+/// What was read; a reason instead of what could not be.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    pub(crate) nodes: Result<Vec<Node>, String>,
+    pub(crate) platform: Result<Option<PlatformConfig>, String>,
+    pub(crate) kubevirts: Result<Vec<KubeVirt>, String>,
+    pub(crate) classes: Result<Vec<MacOSMachineClass>, String>,
+    pub(crate) images: Result<Vec<MacOSImage>, String>,
+    pub(crate) storage: Result<Vec<StorageClass>, String>,
+    /// Per node: whether KVM ignores unknown MSRs. Empty when nobody asked.
+    pub(crate) msrs: BTreeMap<String, Result<bool, String>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Ok,
+    Warn,
+    Fail,
+    Unknown,
+}
+
+impl Verdict {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Verdict::Ok => "ok",
+            Verdict::Warn => "warning",
+            Verdict::Fail => "missing",
+            Verdict::Unknown => "unseen",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) verdict: Verdict,
+    pub(crate) check: &'static str,
+    pub(crate) message: String,
+    pub(crate) way_out: String,
+}
+
+impl Finding {
+    fn of(verdict: Verdict, check: &'static str, message: impl Into<String>, way_out: impl Into<String>) -> Self {
+        let (message, way_out) = (message.into(), way_out.into());
+        Finding {
+            verdict,
+            check,
+            message,
+            way_out,
+        }
+    }
+    pub(crate) fn ok(check: &'static str, message: impl Into<String>) -> Self {
+        Self::of(Verdict::Ok, check, message, "")
+    }
+    pub(crate) fn fail(check: &'static str, message: impl Into<String>, way_out: impl Into<String>) -> Self {
+        Self::of(Verdict::Fail, check, message, way_out)
+    }
+    fn warn(check: &'static str, message: impl Into<String>, way_out: impl Into<String>) -> Self {
+        Self::of(Verdict::Warn, check, message, way_out)
+    }
+    pub(crate) fn unknown(check: &'static str, message: impl Into<String>) -> Self {
+        Self::of(Verdict::Unknown, check, message, "")
+    }
+}
+
+/// Everything, in the order in which it is put right.
+pub(crate) fn judge(facts: &Facts) -> Vec<Finding> {
+    let mut findings = platform(facts);
+    findings.extend(nodes(facts));
+    findings.extend(msrs(facts));
+    findings.extend(gpus(facts));
+    findings.extend(storage(facts));
+    findings
+}
+
+/// The operator's own judgement, condition by condition: gates, launcher, plugins, CDI.
+fn platform(facts: &Facts) -> Vec<Finding> {
+    const CHECK: &str = "platform";
+    let platform = match &facts.platform {
+        Ok(Some(platform)) => platform,
+        Ok(None) => {
+            let way_out = "kubectl apply the sample deploy/samples/01-platform.yaml, edited";
+            return vec![Finding::fail(CHECK, "there is no PlatformConfig default", way_out)];
+        }
+        Err(why) => return vec![Finding::unknown(CHECK, format!("PlatformConfig: {why}"))],
+    };
+    let conditions = platform.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    if conditions.is_empty() {
+        let way_out = "kubectl get pods -n dockerios-system";
+        return vec![Finding::fail(
+            CHECK,
+            "nobody has looked at the PlatformConfig: the operator does not run",
+            way_out,
+        )];
+    }
+    let judged = |condition: &dockerios_api::Condition| {
+        let message = format!("{} ({}): {}", condition.kind, condition.reason, condition.message);
+        match condition.status {
+            // reckoned in the rest
+            _ if condition.kind == "Ready" => None,
+            _ if condition.kind == "EndOfLife" => Some(Finding::warn(CHECK, message, "")),
+            dockerios_api::Verdict::True => Some(Finding::ok(CHECK, message)),
+            dockerios_api::Verdict::False => Some(Finding::fail(CHECK, message, "")),
+            dockerios_api::Verdict::Unknown => Some(Finding::unknown(CHECK, message)),
+        }
+    };
+    conditions.iter().filter_map(judged).collect()
+}
+
+fn label(node: &Node, key: &str) -> bool {
+    node.labels().get(key).is_some_and(|value| value == "true")
+}
+
+/// How much of a resource a node has for pods; 0 when it has none.
+fn allocatable(node: &Node, resource: &str) -> bool {
+    let found = node
+        .status
+        .as_ref()
+        .and_then(|status| status.allocatable.as_ref()?.get(resource));
+    found.is_some_and(|quantity| !matches!(quantity.0.trim(), "" | "0"))
+}
+
+fn named<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<String> {
+    nodes.map(|node| node.name_any()).collect()
+}
+
+fn nodes(facts: &Facts) -> Vec<Finding> {
+    let all = match &facts.nodes {
+        Ok(all) => all,
+        Err(why) => return vec![Finding::unknown("nodes", format!("nodes: {why}"))],
+    };
+    let kvm: Vec<&Node> = all.iter().filter(|node| allocatable(node, KVM)).collect();
+    if kvm.is_empty() {
+        let message = format!(
+            "none of {} nodes offers {KVM}: no machine can ever be scheduled",
+            all.len()
+        );
+        let way_out = "nodes need /dev/kvm and a running virt-handler; see docs/host-preparation.md";
+        return vec![Finding::fail("kvm", message, way_out)];
+    }
+    let names = named(kvm.iter().copied());
+    let mut findings = vec![Finding::ok(
+        "kvm",
+        format!("{} of {} nodes offer KVM: {}", kvm.len(), all.len(), names.join(", ")),
+    )];
+    let (classes, images) = match (&facts.classes, &facts.images) {
+        (Ok(classes), Ok(images)) => (classes, images),
+        (Err(why), _) | (_, Err(why)) => {
+            findings.push(Finding::unknown("classes", format!("classes and images: {why}")));
+            return findings;
+        }
+    };
+    findings.push(avx2(&kvm, images));
+    findings.extend(wanted(classes, |class| class.spec.cpu.dedicated).map(|wanting| {
+        let able = named(kvm.iter().copied().filter(|node| label(node, CPU_MANAGER)));
+        either(
+            "cpu-manager",
+            &able,
+            &format!("classes {wanting} pin their CPUs; nodes with the static CPU manager"),
+            "set kubelet's cpuManagerPolicy: static; see docs/host-preparation.md",
+        )
+    }));
+    for size in [Hugepages::TwoMi, Hugepages::OneGi] {
+        let resource = format!("hugepages-{}", size.text());
+        findings.extend(
+            wanted(classes, |class| class.spec.memory.hugepages == Some(size)).map(|wanting| {
+                let able = named(kvm.iter().copied().filter(|node| allocatable(node, &resource)));
+                either(
+                    "hugepages",
+                    &able,
+                    &format!("classes {wanting} want {resource}; nodes that have some"),
+                    "reserve them on the kernel's command line; see docs/host-preparation.md",
+                )
+            }),
+        );
+    }
+    findings
+}
+
+/// Names of the classes that want it, when there are some.
+fn wanted(classes: &[MacOSMachineClass], wants: impl Fn(&MacOSMachineClass) -> bool) -> Option<String> {
+    let names: Vec<_> = classes
+        .iter()
+        .filter(|class| wants(class))
+        .map(|class| class.name_any())
+        .collect();
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
+fn either(check: &'static str, able: &[String], what: &str, way_out: &str) -> Finding {
+    if able.is_empty() {
+        Finding::fail(check, format!("{what}: none"), way_out)
+    } else {
+        Finding::ok(check, format!("{what}: {}", able.join(", ")))
+    }
+}
+
+fn avx2(kvm: &[&Node], images: &[MacOSImage]) -> Finding {
+    let modern: Vec<_> = images
+        .iter()
+        .filter(|image| {
+            let major = image.spec.os_version.to_string();
+            let major = major.split('.').next().and_then(|major| major.parse::<u32>().ok());
+            // what is not a number is taken for the newest
+            major.is_none_or(|major| major >= FIRST_WITH_AVX2)
+        })
+        .map(|image| image.name_any())
+        .collect();
+    let able = named(kvm.iter().copied().filter(|node| label(node, AVX2)));
+    let what = "nodes whose CPU has AVX2 (by KubeVirt's node labeller)";
+    match (modern.is_empty(), able.is_empty()) {
+        (_, false) => Finding::ok("avx2", format!("{what}: {}", able.join(", "))),
+        (true, true) => Finding::warn("avx2", format!("{what}: none; macOS 13 and newer need it"), ""),
+        (false, true) => Finding::fail(
+            "avx2",
+            format!(
+                "{what}: none; images {} are of macOS 13 or newer and need it",
+                modern.join(", ")
+            ),
+            "use hosts since Haswell or Zen, and see that KubeVirt's node labeller runs",
+        ),
+    }
+}
+
+fn msrs(facts: &Facts) -> Vec<Finding> {
+    if facts.msrs.is_empty() {
+        let way_out = "kubectl dockerios doctor --probe-nodes asks them";
+        return vec![Finding::warn(
+            "ignore_msrs",
+            "not asked: the API does not show kvm.ignore_msrs of the hosts",
+            way_out,
+        )];
+    }
+    let one = |(node, found): (&String, &Result<bool, String>)| match found {
+        Ok(true) => Finding::ok("ignore_msrs", format!("{node} ignores unknown MSRs")),
+        Ok(false) => Finding::fail(
+            "ignore_msrs",
+            format!("{node} does not ignore unknown MSRs: macOS panics there"),
+            "options kvm ignore_msrs=1 in /etc/modprobe.d/kvm.conf of the host",
+        ),
+        Err(why) => Finding::unknown("ignore_msrs", format!("{node}: {why}")),
+    };
+    facts.msrs.iter().map(one).collect()
+}
+
+/// PlatformConfig's cards against KubeVirt's list and the nodes' resources.
+fn gpus(facts: &Facts) -> Vec<Finding> {
+    const CHECK: &str = "gpus";
+    let Ok(Some(platform)) = &facts.platform else {
+        return Vec::new();
+    };
+    let wanted: BTreeSet<&str> = platform
+        .spec
+        .permitted_gpus
+        .iter()
+        .flat_map(|gpu| [Some(&*gpu.device_name), gpu.audio_device_name.as_deref()])
+        .flatten()
+        .collect();
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let (kubevirts, nodes) = match (&facts.kubevirts, &facts.nodes) {
+        (Ok(kubevirts), Ok(nodes)) => (kubevirts, nodes),
+        (Err(why), _) | (_, Err(why)) => return vec![Finding::unknown(CHECK, format!("KubeVirt and nodes: {why}"))],
+    };
+    let permitted: BTreeSet<&str> = kubevirts
+        .iter()
+        .filter_map(|kubevirt| kubevirt.spec.configuration.as_ref()?.permitted_host_devices.as_ref())
+        .flat_map(|devices| {
+            let cards = devices.pci_host_devices.iter().map(|device| &*device.resource_name);
+            cards.chain(devices.mediated_devices.iter().map(|device| &*device.resource_name))
+        })
+        .collect();
+    let one = |device: &str| {
+        if !permitted.contains(device) {
+            let way_out = format!("add {device} to spec.configuration.permittedHostDevices of the KubeVirt object");
+            return Finding::fail(
+                CHECK,
+                format!("KubeVirt does not permit {device}, the PlatformConfig does"),
+                way_out,
+            );
+        }
+        let able = named(nodes.iter().filter(|node| allocatable(node, device)));
+        let way_out = "bind the card to vfio-pci on its host; see docs/host-preparation.md";
+        either(CHECK, &able, &format!("nodes that offer {device}"), way_out)
+    };
+    wanted.into_iter().map(one).collect()
+}
+
+/// The storage classes that machines' disks live on: whether what a guest trims comes back.
+fn storage(facts: &Facts) -> Vec<Finding> {
+    const CHECK: &str = "storage";
+    let (classes, storage) = match (&facts.classes, &facts.storage) {
+        (Ok(classes), Ok(storage)) => (classes, storage),
+        (Err(why), _) | (_, Err(why)) => return vec![Finding::unknown(CHECK, format!("storage classes: {why}"))],
+    };
+    let used: BTreeSet<String> = classes
+        .iter()
+        .map(|class| class.spec.system_disk.storage_class_name.to_string())
+        .collect();
+    let one = |name: String| match storage.iter().find(|class| class.name_any() == name) {
+        None => Finding::fail(
+            CHECK,
+            format!("storage class {name} is not there, and classes name it"),
+            "make it, or correct the classes",
+        ),
+        Some(class) if discards(class) => Finding::ok(
+            CHECK,
+            format!("{name} ({}) gives discarded blocks back", class.provisioner),
+        ),
+        Some(class) => Finding::warn(
+            CHECK,
+            format!(
+                "{name} ({}) is not known to give discarded blocks back: disks only grow",
+                class.provisioner
+            ),
+            format!("if it does: kubectl annotate storageclass {name} {DISCARDS}=true"),
+        ),
+    };
+    used.into_iter().map(one).collect()
+}
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

@@ -1,0 +1,68 @@
+//! Times for people: how long ago and when.
+
+use jiff::{SignedDuration, Timestamp};
+
+/// `4m ago (09:31:02Z)`, `in 1h30m (11:05:00Z)`.
+pub(crate) fn relative(at: Timestamp, now: Timestamp) -> String {
+    let (span, behind) = if at <= now {
+        (now.duration_since(at), true)
+    } else {
+        (at.duration_since(now), false)
+    };
+    let clock = if span < SignedDuration::from_hours(20) {
+        at.strftime("%H:%M:%SZ").to_string()
+    } else {
+        at.strftime("%Y-%m-%d %H:%MZ").to_string()
+    };
+    let span = short(span);
+    if behind {
+        format!("{span} ago ({clock})")
+    } else {
+        format!("in {span} ({clock})")
+    }
+}
+
+/// The two largest units: `3d4h`, `1h30m`, `2m5s`, `7s`.
+pub(crate) fn short(span: SignedDuration) -> String {
+    let seconds = span.as_secs().max(0);
+    let units = [("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)];
+    let largest = units.iter().position(|(_, size)| seconds >= *size).unwrap_or(3);
+    let mut left = seconds;
+    let mut text = String::new();
+    for (word, size) in units.iter().skip(largest).take(2) {
+        let count = left / size;
+        left %= size;
+        if count > 0 || text.is_empty() {
+            text.push_str(&format!("{count}{word}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_told_by_its_two_largest_units() {
+        for (seconds, text) in [
+            (0, "0s"),
+            (7, "7s"),
+            (125, "2m5s"),
+            (120, "2m"),
+            (5_400, "1h30m"),
+            (277_200, "3d5h"),
+        ] {
+            assert_eq!(short(SignedDuration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn the_past_and_the_future_are_told_apart_with_the_clock() {
+        let now: Timestamp = "2026-03-01T12:00:00Z".parse().unwrap();
+        let at = |text: &str| relative(text.parse().unwrap(), now);
+        assert_eq!(at("2026-03-01T11:56:00Z"), "4m ago (11:56:00Z)");
+        assert_eq!(at("2026-03-01T13:30:00Z"), "in 1h30m (13:30:00Z)");
+        assert_eq!(at("2026-02-26T12:00:00Z"), "3d ago (2026-02-26 12:00Z)");
+    }
+}
