@@ -8,10 +8,14 @@
 //! | [`cluster`] | the way in, as kubectl finds it |
 //! | [`enroll`] | a bootstrap file for a Mac |
 //! | [`why`] | what an object waits for, as a sentence (pure text: [`sentence`], [`times`]) |
+//! | [`reboot`] | shows the pending reboot of a Mac, and approves it |
+//! | [`maintenance`] | takes a Mac out of use for work on it, and back |
 //! | [`target`] | `mnl/ios-ci` and its like |
 
 mod cluster;
 mod enroll;
+mod maintenance;
+mod reboot;
 mod sentence;
 mod target;
 mod times;
@@ -38,6 +42,8 @@ struct Cli {
 enum Verb {
     Enroll(enroll::Enroll),
     Why(why::Why),
+    Reboot(reboot::Reboot),
+    Maintenance(maintenance::Maintenance),
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -46,6 +52,8 @@ async fn main() -> ExitCode {
     let done = match cli.verb {
         Verb::Enroll(enroll) => enroll.run(&cli.access).await,
         Verb::Why(why) => why.run(&cli.access).await,
+        Verb::Reboot(reboot) => reboot.run(&cli.access).await,
+        Verb::Maintenance(maintenance) => maintenance.run(&cli.access).await,
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -163,7 +163,7 @@ fn way_out(reason: &str) -> Option<&'static str> {
         }
         "NodeMissing" | "Unreadable" => "The operator goes on by itself; if it stays so, read the operator's log.",
         "QuotaStuck" => {
-            "Reboot the Mac: a lease keeps it, and it starts VMs again once one has started in the new boot."
+            "It ends with a reboot of the Mac: kubectl macrack reboot shows it. A lease keeps the Mac, and it starts VMs again in the new boot."
         }
         "ReattachFailed" => "It ends by itself when every VM answers again; read the log of macrack-agent on the Mac.",
         "SerialMismatch" => "Compare the board and the bootstrap file with spec.serial.",
@@ -198,6 +198,7 @@ fn instance_way_out(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "LeasePending" => "It starts by itself when the lease has one.",
         "WaitingForSlot" => "It starts by itself when the slot is free.",
+        "ChassisInMaintenance" => "It starts by itself when that is over; the platform team knows how long.",
         "ChassisQuarantined" => "It starts by itself when that ends; only the platform team can hurry it.",
         "HostUnreachable" => {
             "Its state is known again when the Mac answers; the platform team can retire a Mac that is dead."

@@ -195,7 +195,7 @@ fn a_mac_that_is_deleted_while_leased_says_that_it_waits() {
     let words = mac_node(&node, at(NOW));
     assert!(words.starts_with("MacNode h4xk29q0lw is Quarantined (QuotaStuck), not Ready since"), "{words}");
     assert!(
-        words.contains("Reboot the Mac") && words.contains("deleted at 2026-11-30T13:00:00Z (1h0m ago)"),
+        words.contains("a reboot of the Mac") && words.contains("deleted at 2026-11-30T13:00:00Z (1h0m ago)"),
         "{words}"
     );
 }

@@ -180,6 +180,7 @@ pub fn mac(n: u8, mac: &Mac) -> MacNode {
         serial: serial(n),
         node_class_name: "mini".into(),
         unschedulable: false,
+        drain: false,
         retirement: mac.retired.then(|| Retirement { reason: "HardwareFailure".into() }),
         approved_reboot: None,
         cleared_quarantine: None,

@@ -249,6 +249,15 @@ pub struct GuestStatus {
     /// What became of the first-boot script.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_boot: Option<FirstBootResult>,
+    /// What the golden's readiness command says; absent where the golden has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub readiness: Option<Readiness>,
+    /// Whether Xcode's licence and first-launch packages are taken on; absent until the guest knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_launch_accepted: Option<bool>,
+    /// Whether macOS runs from the volume that Apple sealed; absent until the guest knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_sealed: Option<bool>,
 }
 
 /// How far a guest has come. `Booting` is inferred by the host, the rest is the guest's word.
@@ -264,6 +273,38 @@ pub enum GuestStage {
     UserSession,
     /// Ready for work: first boot is done and the golden's readiness command agrees.
     Ready,
+}
+
+/// How a golden's readiness command stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Readiness {
+    /// How it stands.
+    pub state: ReadinessState,
+    /// Exit code of its last run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The last line that it wrote, or why it could not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub message: Option<String>,
+}
+
+/// How a golden's readiness command stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum ReadinessState {
+    /// It waits for a user session and for the first boot.
+    Waiting,
+    /// It runs for the first time in this session.
+    Running,
+    /// It ended with exit code 0.
+    Ready,
+    /// It ended with another exit code; it is run again.
+    NotReady,
+    /// It took too long and was ended; it is run again.
+    TimedOut,
+    /// It cannot be run; that is tried again.
+    Failed,
 }
 
 /// What became of the first-boot script.
@@ -293,7 +334,7 @@ pub enum FirstBootState {
 /// A summary of a MacOSInstance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum MacOSInstancePhase {
-    /// Waits for a slot.
+    /// Waits for a slot, or for a macOS on its Mac that can run its golden.
     Pending,
     /// Has a slot; its placeholder is placed or being placed.
     Scheduled,
@@ -332,6 +373,8 @@ words! {
         GuestReady,
         /// Its first-boot script ended well, or none was asked for.
         FirstBootDone,
+        /// The guest reports the macOS, Xcode and guest agent that its image declares. Nothing is refused for it.
+        ContentsMatch,
     }
 }
 
@@ -352,6 +395,8 @@ words! {
         WaitingForSlot,
         /// The Mac is quarantined and starts nothing; the message says why.
         ChassisQuarantined,
+        /// The Mac is in maintenance (spec.drain of its MacNode): the VM is stopped cleanly and runs again after it.
+        ChassisInMaintenance,
         /// The Mac does not answer.
         HostUnreachable,
         /// spec.instanceClassName names a class that does not exist.
@@ -376,6 +421,19 @@ words! {
         Booting,
         /// The guest is not ready yet; the message says how far it is.
         GuestNotReady,
+        /// The guest agent answered and is not believed, or fell silent; the message says why.
+        GuestNotHeard,
+        /// The login window stands and nobody is logged in: the golden's automatic login is off.
+        AtLoginWindow,
+        /// The golden's readiness command has not succeeded yet; the message is its own. It is run again.
+        ReadinessPending,
+        /// The Mac's macOS is older than the image needs, or unknown. It starts by itself after an upgrade.
+        HostTooOld,
+        /// The guest reports what its image declares.
+        AsDeclared,
+        /// The guest reports another macOS, Xcode or guest agent than its image declares: the golden was
+        /// declared wrongly, or somebody changed the guest.
+        ContentsDiffer,
         /// The golden is on the Mac.
         Cached,
         /// The disk is there.

@@ -41,6 +41,7 @@ pub use super::node_agent::*;
     printcolumn(name = "QUOTA", type_ = "string", json_path = ".status.conditions[?(@.type==\"QuotaHealthy\")].reason", priority = 1),
     printcolumn(name = "QUARANTINED-SINCE", type_ = "string", json_path = ".status.quarantine[0].since", priority = 1),
     validation = Rule::new("self.metadata.name == self.spec.serial.lowerAscii()").message("[name-is-serial] metadata.name: a MacNode is named by its serial in lower case; rename it, or correct spec.serial"),
+    validation = Rule::new("!has(self.spec.drain) || !self.spec.drain || (has(self.spec.unschedulable) && self.spec.unschedulable)").message("[drain-in-maintenance] spec.drain: only while spec.unschedulable is true; kubectl macrack maintenance sets both"),
     validation = Rule::new("!has(oldSelf.status) || has(self.status)").message("[status-kept] status: never dropped whole, it holds the lease and the slots; write single fields of it"),
     validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.leaseRef) || (has(self.status) && has(self.status.leaseRef)) || (oldSelf.status.leaseRef.releasing && size(oldSelf.status.slots) == 0)").message("[clear-when-empty] status.leaseRef: cleared only after it was marked releasing and both slots are empty; delete the lease and wait for status.leaseRef.earliestReleaseAt"),
     validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.leaseRef) || self.spec.nodeClassName == oldSelf.spec.nodeClassName").message("[class-fixed-while-leased] spec.nodeClassName: a lease was made for this class; wait until the chassis is released")
@@ -59,6 +60,10 @@ pub struct MacNodeSpec {
     /// No new lease is bound to it, as on a Node. A lease that holds it keeps it.
     #[serde(default)]
     pub unschedulable: bool,
+    /// What runs on it is stopped cleanly and stays stopped, for work on the Mac itself; disks, slots and leases are
+    /// kept, and all of it runs again once this is unset. Only together with `unschedulable`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drain: bool,
     /// Breaks the lease on hardware that is gone. The floor still runs, and the disks are wiped if it ever returns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retirement: Option<Retirement>,
@@ -387,6 +392,8 @@ words! {
         Unschedulable,
         /// status.quarantine is not empty.
         Quarantined,
+        /// spec.drain is set: what runs on the Mac is stopped for work on it.
+        Draining,
         /// spec.retirement is set.
         Retired,
         /// Remains of a VM are still on the disk; they are wiped first.

@@ -14,7 +14,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use macrack_api::{
     InstanceClassSpec, MacNode, MacNodeClass, MacNodeClassSpec, MacNodeLease, MacNodeLeaseSpec, MacNodeSpec,
-    MacNodeStatus, MacOSInstance, MacOSInstanceSpec, MacOSInstanceStatus, RackConfigSpec, Span,
+    MacNodeStatus, MacOSImageSpec, MacOSInstance, MacOSInstanceSpec, MacOSInstanceStatus, RackConfigSpec, Span,
     instance::macos_instance::{PowerState, Resources},
     names,
     rack::{
@@ -77,6 +77,7 @@ pub struct Rack {
     pub pod: Seen<Pod>,
     pub pod_in_slot: Seen<bool>,
     pub agent_answers: bool,
+    pub image: Seen<MacOSImageSpec>,
     pub config: RackConfigSpec,
     pub policy_reboots: Seen<Vec<Timestamp>>,
 }
@@ -189,6 +190,7 @@ impl Rack {
             serial: SERIAL.into(),
             node_class_name: "mini".into(),
             unschedulable: false,
+            drain: false,
             retirement: None,
             approved_reboot: None,
             cleared_quarantine: None,
@@ -219,6 +221,7 @@ impl Rack {
             pod: Seen::Absent,
             pod_in_slot: Seen::Absent,
             agent_answers: true,
+            image: Seen::Absent,
             config: RackConfigSpec::default(),
             policy_reboots: Seen::Absent,
         }
@@ -422,6 +425,7 @@ impl Rack {
             pod: self.pod.clone(),
             pod_in_slot: self.pod_in_slot.clone(),
             size: size(&instance).into(),
+            image: self.image.clone(),
             neighbour_sizes: neighbours.iter().filter_map(size).collect(),
             node_class: Seen::Present(self.class.spec.clone()),
             namespace_ending: self.namespace_ending.present() == Some(&true),

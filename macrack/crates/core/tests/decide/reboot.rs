@@ -237,3 +237,30 @@ fn an_unasked_boot_stops_nothing_and_asks_nothing() {
     let stuck = Rack::leased().quarantined(Reason::QuotaStuck).with(|r| r.agent().boot_id = "boot-2".into());
     assert_eq!(reboot(&stuck.at("+2h").node_pass()), None, "the new boot is there already");
 }
+
+#[test]
+fn in_maintenance_what_runs_is_stopped_and_kept_and_runs_again_after_it() {
+    let drain = |r: &mut Rack| (r.node.spec.unschedulable, r.node.spec.drain) = (true, true);
+    let rack = Rack::leased().running("i1", "+1m").instance("i2", "+2m").slot("i2", Order::Run).vm("i2", Waiting);
+    let rack = rack.instance("i3", "+3m").at("+1h").with(drain);
+    let (rack, pass) = on(rack, "+1h1m");
+    assert_eq!(pass.slots(), ["i1:Stop", "i2:Stop"], "what waits is not started either");
+    assert_eq!((pass.phase().as_str(), pass.says("Ready").as_str()), ("Leased", "False Draining"));
+    assert!(pass.message("Ready").contains("1 of 2"), "{}", pass.message("Ready"));
+    let (rack, pass) = on(rack.vm("i1", Stopped), "+1h2m");
+    assert!(pass.message("Ready").contains("nothing runs on it"), "{}", pass.message("Ready"));
+    let told = rack.instance_pass("i1");
+    assert_eq!((told.phase().as_str(), told.says("Ready").as_str()), ("Stopped", "False ChassisInMaintenance"));
+    let lost = rack.clone().vm("i1", Unknown).with(|r| r.status().slots[0].order = Order::Run).node_pass();
+    assert_eq!(lost.slots(), ["i1:Run", "i2:Stop"], "one that cannot be reached is not forced");
+    let back = rack.with(|r| (r.node.spec.unschedulable, r.node.spec.drain) = (false, false)).node_pass();
+    assert_eq!(back.slots(), ["i1:Run", "i2:Run"]);
+}
+
+#[test]
+fn a_vm_that_was_stopped_for_a_reboot_says_so_and_that_it_comes_back() {
+    let (rack, _) = on(stuck(), "+1h1m");
+    let told = rack.vm("i1", Stopped).instance_pass("i1");
+    assert_eq!((told.phase().as_str(), told.says("Ready").as_str()), ("Stopped", "False ChassisQuarantined"));
+    assert!(told.message("Ready").contains("runs again by itself"), "{}", told.message("Ready"));
+}

@@ -4,7 +4,7 @@ use kube::ResourceExt;
 use macrack_api::{
     condition::ConditionStatus,
     instance::macos_instance::{
-        FirstBootState, GuestStage, MacOSInstanceCondition as Is, MacOSInstancePhase as Phase,
+        FirstBootState, MacOSInstanceCondition as Is, MacOSInstancePhase as Phase,
         MacOSInstanceReason as Because, PowerState,
     },
     names,
@@ -12,10 +12,10 @@ use macrack_api::{
 };
 use serde_json::json;
 
-use super::{Facts, full, lease_over};
+use super::{Facts, full, guest, lease_over};
 use crate::{clock::rfc3339, conditions::Conditions, decide::node::capacity, plan::Plan, seen::Seen};
 
-type Word = (Phase, Because, String);
+pub(super) type Word = (Phase, Because, String);
 
 /// Writes the whole of the operator's part.
 pub(super) fn write(facts: &Facts, plan: &mut Plan) {
@@ -122,6 +122,10 @@ fn waiting(facts: &Facts) -> Word {
             ),
         );
     }
+    if chassis.spec.drain {
+        let words = format!("{} is in maintenance and starts nothing until that is over", serial());
+        return (Phase::Pending, Because::ChassisInMaintenance, words);
+    }
     if let (Seen::Present(size), Seen::Present(class)) = (&facts.size, &facts.node_class) {
         let mut sizes: Vec<_> = facts.neighbour_sizes.iter().collect();
         sizes.push(size);
@@ -190,7 +194,7 @@ fn placed(facts: &Facts) -> Word {
         Some(VmState::Running) if vm.is_some_and(|vm| vm.guest_ready) => {
             (Phase::Ready, Because::Ready, "ready for work".into())
         }
-        Some(VmState::Running) => booting(facts),
+        Some(VmState::Running) => guest::booting(facts),
     }
 }
 
@@ -206,7 +210,8 @@ fn stopped(facts: &Facts) -> Word {
         );
     }
     if facts.own_lease().is_some_and(|lease| lease.metadata.deletion_timestamp.is_none()) {
-        return (Phase::Starting, Because::Starting, "it is being started".into());
+        return stopped_with_its_mac(facts)
+            .unwrap_or_else(|| (Phase::Starting, Because::Starting, "it is being started".into()));
     }
     (
         Phase::Stopped,
@@ -216,8 +221,29 @@ fn stopped(facts: &Facts) -> Word {
     )
 }
 
+/// Stopped for the sake of its Mac, and started again by itself after that.
+fn stopped_with_its_mac(facts: &Facts) -> Option<Word> {
+    let chassis = facts.chassis.present()?;
+    let serial = &chassis.spec.serial;
+    if chassis.spec.drain {
+        let words = format!("{serial} is in maintenance; this VM was stopped and runs again by itself after it");
+        return Some((Phase::Stopped, Because::ChassisInMaintenance, words));
+    }
+    let entry = chassis.status.as_ref()?.quarantine.first()?;
+    let words = format!(
+        "{serial} is quarantined since {} ({}) and is to be rebooted; this VM was stopped cleanly and runs again by \
+         itself after it",
+        rfc3339(entry.since.0),
+        entry.reason
+    );
+    Some((Phase::Stopped, Because::ChassisQuarantined, words))
+}
+
 /// It has a slot; its placeholder or its agent is not that far.
 fn scheduling(facts: &Facts) -> Word {
+    if let Some(why) = host_too_old(facts) {
+        return (Phase::Pending, Because::HostTooOld, why);
+    }
     if let Some(said) = facts.vm().and_then(|vm| vm.message.clone()).filter(|m| !m.is_empty()) {
         let sick = facts.chassis.present().and_then(|c| c.status.as_ref()).is_some_and(|s| !s.quarantine.is_empty());
         return (Phase::Scheduled, if sick { Because::ChassisQuarantined } else { Because::Scheduled }, said);
@@ -236,14 +262,13 @@ fn scheduling(facts: &Facts) -> Word {
     }
 }
 
-fn booting(facts: &Facts) -> Word {
-    let guest = facts.status().guest.unwrap_or_default();
-    match guest.stage {
-        None | Some(GuestStage::Booting) => {
-            (Phase::Starting, Because::Booting, "the guest boots and does not answer yet".into())
-        }
-        Some(stage) => (Phase::Starting, Because::GuestNotReady, format!("the guest is at {stage:?}")),
-    }
+/// Why the Mac cannot run the golden, where both are known.
+fn host_too_old(facts: &Facts) -> Option<String> {
+    let image = facts.image.present()?;
+    let host = facts.chassis.present()?.status.as_ref()?.agent.as_ref()?.host_version.as_ref()?;
+    let unfit = image.runs_on(host).err()?;
+    let name = &facts.instance.spec.image_name;
+    Some(format!("image {name} {unfit}; it starts by itself once the Mac is upgraded, or use another image"))
 }
 
 /// The conditions on the way, each True, False with the reason, or False with NotYet.
@@ -279,4 +304,7 @@ fn progress(facts: &Facts, phase: Phase, because: Because, words: &str, conditio
         (Some(_), _) => (ConditionStatus::False, Because::ScriptPending),
     };
     conditions.set(Is::FirstBootDone, status, reason, "");
+    if let Some((match_, reason, words)) = guest::contents(facts) {
+        conditions.set(Is::ContentsMatch, match_, reason, words);
+    }
 }

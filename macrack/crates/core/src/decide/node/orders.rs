@@ -147,11 +147,16 @@ fn award(facts: &Facts, hold: &Hold, slots: &mut Vec<Slot>) {
 }
 
 /// Whether this chassis gives out slots at all: its agent has reported what is there, nothing in that very report
-/// quarantines it, the namespace stays, and the lease says that it has this chassis.
+/// quarantines it, it is not in maintenance, the namespace stays, and the lease says that it has this chassis.
 fn gives(facts: &Facts) -> bool {
     let reported = facts.node.status.as_ref().is_some_and(|s| s.agent.is_some());
     let quarantined = !super::quarantine::decide(&facts.node, facts.clocks.operator).is_empty();
-    reported && !quarantined && facts.namespace_ending.present() == Some(&false) && super::hold::is_told(facts)
+    let drained = facts.node.spec.drain;
+    reported
+        && !quarantined
+        && !drained
+        && facts.namespace_ending.present() == Some(&false)
+        && super::hold::is_told(facts)
 }
 
 /// Whether it waits for a slot of this chassis. One whose slot is emptied in this very pass waits for the next: the same

@@ -100,6 +100,7 @@ mod tests {
                 serial: "H4XK29Q0LW".into(),
                 node_class_name: "mini".into(),
                 unschedulable: false,
+                drain: false,
                 retirement: None,
                 approved_reboot: None,
                 cleared_quarantine: None,

@@ -54,12 +54,15 @@ pub(super) fn needed<'a>(quarantine: &'a [Quarantine], agent: Option<&AgentStatu
     agent.is_some_and(|agent| agent.boot_id == entry.boot_id).then_some(entry)
 }
 
-/// What the agent is told in the place of Run while the chassis waits for a reboot: what runs stops cleanly, and what
-/// was stopped for it stays so until the new boot. What waits goes on waiting, and what cannot be reached is left alone.
+/// What the agent is told in the place of Run. In maintenance everything stops. While the chassis waits for a reboot,
+/// what runs stops cleanly, and what was stopped for it stays so until the new boot; what waits goes on waiting, for its
+/// agent starts nothing. In neither is a VM touched that cannot be reached.
 pub(super) fn order(facts: &Facts, quarantine: &[Quarantine], slot: &Slot) -> Order {
-    let runs = matches!(facts.vm(&slot.uid), Some(VmState::Starting | VmState::Running | VmState::Stopping));
+    let state = facts.vm(&slot.uid);
+    let runs = matches!(state, Some(VmState::Starting | VmState::Running | VmState::Stopping));
     let waits = needed(quarantine, facts.status().agent.as_ref()).is_some();
-    if waits && (runs || slot.order == Order::Stop) { Order::Stop } else { Order::Run }
+    let drained = facts.node.spec.drain && state != Some(VmState::Unknown);
+    if drained || (waits && (runs || slot.order == Order::Stop)) { Order::Stop } else { Order::Run }
 }
 
 /// VMs that a reboot would cut off.

@@ -372,6 +372,17 @@ fn summary(
             ),
         );
     }
+    if facts.node.spec.drain {
+        let busy = facts.status().slots.iter().filter(|s| facts.vm(&s.uid).is_none_or(|vm| !vm.at_rest())).count();
+        let words = match busy {
+            0 => {
+                "in maintenance: nothing runs on it; `kubectl macrack maintenance --off` starts everything again".into()
+            }
+            n => format!("in maintenance: {n} of 2 VMs are still being stopped"),
+        };
+        let phase = if facts.lease_ref().is_some() { Phase::Leased } else { Phase::Pending };
+        return (phase, fact(false, Because::Draining, words));
+    }
     if let Some(lease_ref) = facts.lease_ref() {
         let running = facts.status().slots.iter().filter(|s| s.order == Order::Run).count();
         let until = rfc3339(lease_ref.earliest_release_at.0);
