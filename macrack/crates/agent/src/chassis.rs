@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::{Api, Client, ResourceExt};
-use macrack_api::rack::node::{LeaseRecord, Order, Reboot, Slot};
+use macrack_api::rack::node::{LeaseRecord, Order, Reboot, Slot, WipeReceipt};
 use macrack_api::{MacNode, Span};
 use macrack_wire::MacAddress;
-use macrack_wire::layout::write_json;
+use macrack_wire::layout::{read_json, write_json};
 use tokio::sync::watch;
 
 use crate::bell::Bell;
@@ -20,8 +20,9 @@ use crate::gather::{Catalogue, Seen};
 use crate::hold;
 use crate::host::{Host, HostFacts, VmProcess, random};
 use crate::identity::Nobody;
-use crate::images::{Cache, Reference, Situation, Standing, Want, Wishes};
-use crate::life::Facts;
+use crate::images::room::{NewDisk, crowded_out};
+use crate::images::{Cache, Manifest, Situation, Source, Standing, Want, Wishes};
+use crate::life::{Facts, Life};
 use crate::node::NodeFacts;
 use crate::orders::{self, Action, Decision, GoldenState, View};
 use crate::quota::{Alive, Quota, Verdict};
@@ -29,9 +30,10 @@ use crate::reboot::Rebooter;
 use crate::recipe::{self, Recipe};
 use crate::report::agent::{AgentReport, Sources, render};
 use crate::report::{instance, pod};
+use crate::selftest;
 use crate::slots::{SlotLink, placeholder};
 use crate::state_dir::{StateDir, is_uid};
-use crate::vms::{Command, Making, Surroundings, Vm, end_process};
+use crate::vms::{Command, Making, Shape, Surroundings, Vm, end_process};
 
 /// Between looks at what nothing announces: the host's facts, free space, foreign VMs.
 const LOOK: Duration = Duration::from_secs(10);
@@ -52,6 +54,8 @@ pub struct Chassis {
     pub around: Surroundings,
     /// Every VM on the disk.
     pub vms: BTreeMap<String, Vm>,
+    /// Receipts of the last wipes, by uid.
+    pub receipts: BTreeMap<String, WipeReceipt>,
     /// The kernel's counter.
     pub quota: Quota,
     /// Asks for approved reboots.
@@ -100,6 +104,25 @@ struct Gathered {
     disk_free: Option<u64>,
 }
 
+impl Gathered {
+    /// The disks that are to be cloned, in the order of the slots.
+    fn to_be_made(&self) -> Vec<(&str, &Recipe)> {
+        let unmade = |slot: &&Slot| {
+            let life = self.vms.get(&slot.uid).map(|facts| &facts.life);
+            slot.order == Order::Run && matches!(life, None | Some(Life::Partial { .. }))
+        };
+        let recipe = |slot: &Slot| self.recipes.get(&slot.uid)?.as_ref().ok();
+        self.slots.iter().filter(unmade).filter_map(|slot| Some((slot.uid.as_str(), recipe(slot)?))).collect()
+    }
+
+    /// Bytes that must stay free for the host and the disks that there are; what was half made is made anew.
+    fn promised(&self) -> u64 {
+        let anew: BTreeSet<&str> = self.to_be_made().into_iter().map(|(uid, _)| uid).collect();
+        let there = self.vms.iter().filter(|(uid, _)| !anew.contains(uid.as_str()));
+        there.fold(HOST_RESERVE, |sum, (_, facts)| sum.saturating_add(facts.growth))
+    }
+}
+
 impl Chassis {
     /// Runs until the agent is told to end.
     pub async fn run(mut self) {
@@ -110,11 +133,12 @@ impl Chassis {
             for action in &decision.actions {
                 self.act(action, &gathered).await;
             }
+            let test_wake = self.self_test(&gathered).await;
             let reboot_wake = self.reboot();
             // what was done shows in the facts, and so in this very report
             self.report(&gathered, &decision);
             let wake = async {
-                match decision.wake.into_iter().chain(reboot_wake).min() {
+                match [decision.wake, test_wake, reboot_wake].into_iter().flatten().min() {
                     Some(wake) => {
                         let pause = Duration::try_from(wake.duration_since(Timestamp::now()));
                         tokio::time::sleep(pause.unwrap_or_default()).await;
@@ -144,7 +168,7 @@ impl Chassis {
     }
 
     fn gather(&mut self) -> Gathered {
-        self.vms.retain(|_, vm| !vm.facts().gone);
+        self.bury();
         self.hold();
         let slots = self.slots();
         self.links.retain(|uid, _| slots.iter().any(|slot| slot.uid == *uid));
@@ -172,6 +196,16 @@ impl Chassis {
         self.wish(&gathered);
         gathered.goldens = golden_states(&gathered.situation);
         gathered
+    }
+
+    /// Takes leave of the VMs of which nothing is left; their receipts stay.
+    fn bury(&mut self) {
+        for (uid, vm) in &self.vms {
+            if let Some(receipt) = vm.facts().receipt {
+                self.receipts.insert(uid.clone(), receipt);
+            }
+        }
+        self.vms.retain(|_, vm| !vm.facts().gone);
     }
 
     /// Finds out whether orders are carried out at all, and says so when that has changed.
@@ -202,7 +236,7 @@ impl Chassis {
     fn remember(&mut self, vms: &BTreeMap<String, Facts>) {
         let before = self.quota.clone();
         for (uid, facts) in vms {
-            if facts.life == crate::life::Life::Running {
+            if facts.life == Life::Running {
                 self.quota.started(uid);
             }
         }
@@ -237,24 +271,16 @@ impl Chassis {
     /// Tells the puller what is asked for and what must be kept.
     fn wish(&self, gathered: &Gathered) {
         let config = self.catalogue.config().image_cache;
-        let to_be_made = |slot: &&Slot| {
-            let life = gathered.vms.get(&slot.uid).map(|facts| &facts.life);
-            slot.order == Order::Run && matches!(life, None | Some(crate::life::Life::Partial { .. }))
-        };
-        let recipes: Vec<&Recipe> = gathered
-            .slots
-            .iter()
-            .filter(to_be_made)
-            .filter_map(|slot| gathered.recipes.get(&slot.uid)?.as_ref().ok())
-            .collect();
-        let instances = recipes.iter().map(|r| Want { reference: r.golden.clone(), for_instance: true });
-        let ahead = self.prefetch().into_iter().map(|reference| Want { reference, for_instance: false });
+        let recipes = gathered.to_be_made();
+        let recipes: Vec<&Recipe> = recipes.into_iter().map(|(_, recipe)| recipe).collect();
+        let instances = recipes.iter().map(|r| Want { source: r.source(), for_instance: true });
+        let ahead = self.prefetch().into_iter().map(|source| Want { source, for_instance: false });
         let coming: u64 = recipes.iter().map(|recipe| recipe.disk_bytes).sum();
         let week = Span(168 * 3600);
         let wishes = Wishes {
             wants: instances.chain(ahead).collect(),
             cloned: gathered.vms.values().filter_map(|facts| facts.golden.clone()).collect(),
-            reserve: reserve(&gathered.vms).saturating_add(coming),
+            reserve: gathered.promised().saturating_add(coming),
             max_goldens: usize::try_from(config.max_goldens).unwrap_or(2),
             evict_after: SignedDuration::try_from(Duration::from_secs(
                 config.evict_after.parse().unwrap_or(week).seconds(),
@@ -268,13 +294,18 @@ impl Chassis {
         });
     }
 
-    fn prefetch(&self) -> Vec<Reference> {
+    fn prefetch(&self) -> Vec<Source> {
         let seen = self.mac_node.borrow();
         let status = seen.present().and_then(|mac_node| mac_node.status.as_ref());
         let leased = status.filter(|status| status.lease_ref.is_some() && self.held.is_none());
         let Some(status) = leased else { return Vec::new() };
-        let reference = |name: &String| self.catalogue.image(name)?.spec.source.oci.image.parse().ok();
-        status.prefetch_image_names.iter().filter_map(reference).collect()
+        let source = |name: &String| {
+            let image = self.catalogue.image(name)?;
+            // an instance of it is refused with the reason; until then it would only take up room
+            image.spec.runs_on(&self.facts.host_version).ok()?;
+            recipe::source(&image).ok()
+        };
+        status.prefetch_image_names.iter().filter_map(source).collect()
     }
 
     fn decide(&self, gathered: &Gathered) -> Decision {
@@ -295,8 +326,22 @@ impl Chassis {
             placeholders: &placeholders,
             wishes: &wishes,
             goldens: &gathered.goldens,
+            crowded_out: &self.crowded_out(gathered),
             quota: &self.quota,
         })
+    }
+
+    /// Why there is no room for disks that are to be cloned, by uid.
+    fn crowded_out(&self, gathered: &Gathered) -> BTreeMap<String, String> {
+        let cached = |recipe: &Recipe| gathered.situation.goldens.contains_key(recipe.golden.hex());
+        let disks: Vec<NewDisk> = gathered
+            .to_be_made()
+            .into_iter()
+            .filter(|(_, recipe)| cached(recipe))
+            .map(|(uid, recipe)| NewDisk { uid: uid.to_owned(), size: recipe.disk_bytes })
+            .collect();
+        let crowded = crowded_out(&disks, gathered.disk_free, gathered.promised(), gathered.situation.coming);
+        crowded.into_iter().map(|(uid, no)| (uid, no.to_string())).collect()
     }
 
     async fn act(&mut self, action: &Action, gathered: &Gathered) {
@@ -309,6 +354,53 @@ impl Chassis {
             Action::Forget(uid) => self.order(uid, Command::Forget),
             Action::Wipe(uid) => self.order(uid, Command::Wipe),
         }
+    }
+
+    /// Tests the kernel's counter where nothing else does; when to look again.
+    async fn self_test(&mut self, gathered: &Gathered) -> Option<Timestamp> {
+        let status = self.mac_node.borrow().present().and_then(|mac_node| mac_node.status.clone()).unwrap_or_default();
+        let wanted = self.held.is_none() && selftest::wanted(&status, &self.around.boot_id, &self.quota);
+        let own = self.vms.get(selftest::UID).map(Vm::facts).filter(|facts| !facts.gone);
+        let beside = self.vms.iter().any(|(uid, vm)| uid != selftest::UID && vm.facts().life.is_alive());
+        // the smallest is enough, and any shows the same
+        let golden = gathered.situation.goldens.iter().min_by_key(|(_, golden)| golden.bytes).map(|(hex, _)| hex);
+        let life = own.as_ref().map(|facts| (&facts.life, facts.since));
+        match selftest::decide(wanted, life, beside, golden.is_some(), &self.quota, Timestamp::now()) {
+            selftest::Step::Wait(until) => return until,
+            selftest::Step::Act(action) => self.act(&action, gathered).await,
+            selftest::Step::Make => {
+                if let Some(hex) = golden
+                    && let Err(error) = self.make_self_test(hex)
+                {
+                    tracing::error!(%error, "the VM counter of this boot cannot be tested");
+                }
+            }
+        }
+        None
+    }
+
+    fn make_self_test(&mut self, hex: &str) -> std::io::Result<()> {
+        tracing::info!(golden = hex, "tests the VM counter of this boot: nothing else is to run here");
+        let golden_dir = self.cache.dir(hex);
+        let manifest: Manifest = read_json(&golden_dir.join("manifest.json"))?;
+        let shape = Shape {
+            uid: selftest::UID.to_owned(),
+            namespace: "none".to_owned(),
+            name: "self-test".to_owned(),
+            cpu_cores: selftest::CPU_CORES,
+            memory_bytes: selftest::MEMORY_BYTES,
+            display: None,
+            first_boot: false,
+        };
+        let making = Making {
+            description: shape.described(self.host.machine_identifier()?, self.fresh_address()?),
+            disk_bytes: manifest.disk_bytes,
+            golden: hex.to_owned(),
+            golden_dir,
+            script: None,
+        };
+        self.make_of(selftest::UID, making);
+        Ok(())
     }
 
     /// Carries out an approved reboot once nothing runs; when to look again.
@@ -351,6 +443,10 @@ impl Chassis {
             golden_dir: self.cache.dir(hex),
             script,
         };
+        self.make_of(uid, making);
+    }
+
+    fn make_of(&mut self, uid: &str, making: Making) {
         match self.vms.get(uid) {
             Some(partial) => partial.order(Command::Make(Box::new(making))),
             None => {
@@ -443,6 +539,8 @@ impl Chassis {
             slots: &gathered.slots,
             vms,
             says: &decision.says,
+            receipts: &self.receipts,
+            disk_reserved: reserve(vms),
             goldens: &gathered.situation.goldens,
             last_lease: self.last_lease.clone(),
             reboot: self.rebooter.facts(self.asked_reboot().as_ref()),
@@ -481,7 +579,7 @@ fn reserve(vms: &BTreeMap<String, Facts>) -> u64 {
 fn golden_states(situation: &Situation) -> BTreeMap<String, GoldenState> {
     let standings = situation.standings.iter().map(|(hex, standing)| {
         let state = match standing {
-            Standing::Pulling(words) => GoldenState::Pulling(words.clone()),
+            Standing::Pulling(account) => GoldenState::Pulling(account.to_string()),
             Standing::Refused(why) => GoldenState::Refused(why.clone()),
         };
         (hex.clone(), state)

@@ -36,6 +36,7 @@ pub mod reboot;
 pub mod recipe;
 pub mod report;
 pub mod run;
+pub mod selftest;
 pub mod slots;
 pub mod state_dir;
 pub mod status;

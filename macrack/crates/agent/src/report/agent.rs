@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use macrack_api::Quantity;
 use macrack_api::rack::node::{
     AgentStatus, Golden, Hardware, HostFacts as Prepared, LeaseRecord, QuotaFacts, RebootFacts, Slot, Vm, VmState,
+    WipeReceipt,
 };
 
 use super::{MESSAGE, bounded, state};
@@ -16,6 +17,7 @@ use crate::images;
 use crate::life::Facts;
 use crate::orders::Say;
 use crate::quota::Quota;
+use crate::selftest;
 use crate::writer::Report;
 
 /// Most entries of a list in the report, as the schema says.
@@ -38,6 +40,10 @@ pub struct Sources<'a> {
     pub vms: &'a BTreeMap<String, Facts>,
     /// What was decided about them.
     pub says: &'a BTreeMap<String, Say>,
+    /// Receipts of the last wipes, by uid.
+    pub receipts: &'a BTreeMap<String, WipeReceipt>,
+    /// Bytes of the free ones that are promised.
+    pub disk_reserved: u64,
     /// Goldens by hex.
     pub goldens: &'a BTreeMap<String, images::Golden>,
     /// The last lease.
@@ -62,6 +68,7 @@ impl Report for AgentReport {
         let without_progress = |report: &AgentReport| {
             let mut report = report.clone();
             report.status.disk_free = None;
+            report.status.disk_reserved = None;
             let pulling = report.status.vms.iter_mut().filter(|vm| vm.state == VmState::Pulling);
             pulling.for_each(|vm| vm.message = None);
             report
@@ -95,7 +102,7 @@ pub fn render(sources: &Sources<'_>) -> AgentStatus {
             findings: doctor::hindrances(host),
         }),
         disk_free: sources.disk_free.map(|free| Quantity(format!("{}G", free / GIGABYTE))),
-        disk_reserved: None,
+        disk_reserved: Some(Quantity(format!("{}G", sources.disk_reserved.div_ceil(GIGABYTE)))),
         quota: quota(sources),
         reboot: sources.reboot.clone(),
         vms: vms(sources),
@@ -118,7 +125,8 @@ fn quota(sources: &Sources<'_>) -> QuotaFacts {
 fn vms(sources: &Sources<'_>) -> Vec<Vm> {
     let mut uids: Vec<&String> = sources.slots.iter().map(|slot| &slot.uid).collect();
     let slotted: BTreeSet<&String> = uids.iter().copied().collect();
-    uids.extend(sources.vms.keys().filter(|uid| !slotted.contains(uid)));
+    // the self test is nobody's, and has no slot to be wiped in: the agent wipes it by itself
+    uids.extend(sources.vms.keys().filter(|uid| !slotted.contains(uid) && *uid != selftest::UID));
     let render = |uid: &String| {
         let facts = sources.vms.get(uid);
         let (state, message) = state(facts.map(|facts| &facts.life), sources.says.get(uid));
@@ -129,10 +137,19 @@ fn vms(sources: &Sources<'_>) -> Vec<Vm> {
             message: message.map(|message| bounded(&message, MESSAGE)),
             since: facts.map(|facts| Time(seconds(facts.since))),
             cloned_by: facts.and_then(|facts| facts.cloned_by),
-            wipe: None,
+            wipe: sources.receipts.get(uid).filter(|_| state == VmState::Wiped).map(receipt),
         }
     };
     uids.into_iter().take(LIST).map(render).collect()
+}
+
+/// A receipt as it is written: in whole seconds.
+fn receipt(receipt: &WipeReceipt) -> WipeReceipt {
+    WipeReceipt {
+        started_at: Time(seconds(receipt.started_at.0)),
+        finished_at: Time(seconds(receipt.finished_at.0)),
+        ..receipt.clone()
+    }
 }
 
 fn goldens(sources: &Sources<'_>) -> Vec<Golden> {
@@ -217,6 +234,13 @@ mod tests {
         let vms = [("orphan".to_owned(), orphan)].into();
         let says = [("gone".to_owned(), Say::Wiped)].into();
         let goldens = BTreeMap::new();
+        let wiped = WipeReceipt {
+            started_at: Time(Timestamp::UNIX_EPOCH),
+            finished_at: Time("1970-01-01T00:00:09.7Z".parse().unwrap()),
+            items: Vec::new(),
+            agent_version: "0.1.0".to_owned(),
+        };
+        let receipts = [("gone".to_owned(), wiped.clone()), ("orphan".to_owned(), wiped)].into();
         let states = |slots: &[Slot], says: &BTreeMap<String, Say>| {
             let sources = Sources {
                 host: &host,
@@ -225,12 +249,19 @@ mod tests {
                 slots,
                 vms: &vms,
                 says,
+                receipts: &receipts,
+                disk_reserved: 1_500_000_000,
                 goldens: &goldens,
                 last_lease: None,
                 reboot: None,
             };
             let rendered = render(&sources);
             assert_eq!(rendered.hardware.unwrap().storage.0, "1T");
+            assert_eq!(rendered.disk_reserved.unwrap().0, "2G", "never less than is promised");
+            for vm in &rendered.vms {
+                let finished = vm.wipe.as_ref().map(|wipe| wipe.finished_at.0.as_second());
+                assert_eq!(finished, (vm.state == VmState::Wiped).then_some(9), "{}", vm.uid);
+            }
             rendered.vms.into_iter().map(|vm| (vm.uid, vm.state)).collect::<Vec<_>>()
         };
         let alone = ("orphan".to_owned(), VmState::Running);

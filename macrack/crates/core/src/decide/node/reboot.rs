@@ -98,7 +98,9 @@ pub(super) fn decide(facts: &Facts, quarantine: &[Quarantine]) -> Outcome {
             outcome.fact = (
                 ConditionStatus::False,
                 Because::AwaitsSelfTest,
-                "the Mac is back in a new boot; its VM counter is healthy once a VM has started in it".into(),
+                "the Mac is back in a new boot; its VM counter is healthy once a VM has started in it: one that is to run, \
+                 or the agent's self test from a golden in its cache"
+                    .into(),
             );
         }
         return outcome;
