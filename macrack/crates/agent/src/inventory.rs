@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::life::Life;
 use crate::state_dir::{StateDir, is_uid};
-use crate::vms::{LOOKING, Surroundings, Vm, end_process};
+use crate::vms::{LOOKING, Surroundings, Vm, end_process, wipes};
 
 /// How long all VMs together may take to be found out about; more than a silent process is given.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -47,6 +47,11 @@ pub async fn take(state_dir: &StateDir, around: &Surroundings) -> io::Result<BTr
             }
             name => tracing::warn!(?name, "this is no VM of MacRack; it is left alone"),
         }
+    }
+    let wipes = wipes(&state_dir.wipes())?;
+    for uid in &wipes.unfinished {
+        // its directory may be gone, and its DHCP lease not
+        vms.entry(uid.clone()).or_insert_with(|| Vm::adopt(state_dir.vm(uid), around.clone()));
     }
     let found_out = async {
         for vm in vms.values() {

@@ -12,7 +12,7 @@
 use std::fmt;
 
 use jiff::Timestamp;
-use macrack_api::rack::node::CloneWay;
+use macrack_api::rack::node::{CloneWay, WipeReceipt};
 use macrack_wire::{GuestStage, VmError, VmReport};
 
 /// Where a VM is.
@@ -121,6 +121,8 @@ pub struct Facts {
     pub guest_ready: bool,
     /// Nothing of it is left: its task has ended.
     pub gone: bool,
+    /// What was wiped, once nothing of it is left.
+    pub receipt: Option<WipeReceipt>,
 }
 
 impl Facts {
@@ -137,6 +139,7 @@ impl Facts {
             mac_address: None,
             guest_ready: false,
             gone: false,
+            receipt: None,
         }
     }
 

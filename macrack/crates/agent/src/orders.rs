@@ -59,6 +59,8 @@ pub struct View<'a> {
     pub wishes: &'a BTreeMap<String, Wish>,
     /// By hex.
     pub goldens: &'a BTreeMap<String, GoldenState>,
+    /// By uid: why there is no room for a disk that is to be cloned.
+    pub crowded_out: &'a BTreeMap<String, String>,
     /// The kernel's counter.
     pub quota: &'a Quota,
 }
@@ -249,6 +251,9 @@ fn unmade(view: &View<'_>, slot: &Slot, life: Option<&Life>) -> Option<Wait> {
         }
         Some(GoldenState::Refused(why)) => return waiting(why.clone()),
         None => return Some(Wait { say: Say::Pulling("its golden is about to be pulled".to_owned()), until: None }),
+    }
+    if let Some(why) = view.crowded_out.get(&slot.uid) {
+        return waiting(why.clone());
     }
     match life {
         Some(Life::Partial { why, retry_at: Some(until) }) if *until > view.now => {

@@ -11,6 +11,7 @@ struct World {
     placeholders: BTreeMap<String, Placeholder>,
     wishes: BTreeMap<String, Wish>,
     goldens: BTreeMap<String, GoldenState>,
+    crowded_out: BTreeMap<String, String>,
     quota: Quota,
     now: Timestamp,
 }
@@ -24,6 +25,7 @@ fn world(slots: &[(&str, Order)]) -> World {
         placeholders: uids().map(|uid| (uid, Placeholder::Bound)).collect(),
         wishes: uids().map(|uid| (uid, wish.clone())).collect(),
         goldens: [("golden".to_owned(), GoldenState::Cached)].into(),
+        crowded_out: BTreeMap::new(),
         quota: Quota::in_boot(None, "boot"),
         now: NOW,
     }
@@ -47,6 +49,7 @@ impl World {
             placeholders: &self.placeholders,
             wishes: &self.wishes,
             goldens: &self.goldens,
+            crowded_out: &self.crowded_out,
             quota: &self.quota,
         })
     }
@@ -286,6 +289,16 @@ fn a_vm_waits_for_its_golden_and_says_how_far_it_is() {
     assert_eq!(world.waits_for("a"), "no room");
     world.wishes.insert("a".into(), Wish { restart: None, golden: Err("MacOSInstance unreadable".into()) });
     assert_eq!(world.waits_for("a"), "MacOSInstance unreadable");
+}
+
+#[test]
+fn a_disk_that_may_not_grow_to_its_size_is_not_cloned_and_one_that_is_there_starts_all_the_same() {
+    let mut world = world(&[("a", Order::Run), ("b", Order::Run)]).with("b", rest());
+    for uid in ["a", "b"] {
+        world.crowded_out.insert(uid.into(), "no room for its disk".into());
+    }
+    assert_eq!(world.waits_for("a"), "no room for its disk");
+    assert_eq!(world.decide().actions, [start("b")]);
 }
 
 #[test]

@@ -26,7 +26,7 @@ use crate::reboot::{Hostd, Rebooter};
 use crate::report::agent::AgentReport;
 use crate::state_dir::StateDir;
 use crate::status::tell_mac_node;
-use crate::vms::Surroundings;
+use crate::vms::{Surroundings, wipes};
 use crate::writer::keep_written;
 
 /// What an agent is started with.
@@ -76,17 +76,20 @@ async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task:
     let bell = Bell::default();
     let around = Surroundings { host: host.clone(), vm_binary, boot_id: facts.boot_id.clone(), bell: bell.clone() };
     let vms = inventory::take(&state_dir, &around).await.context("the VMs on this Mac cannot be listed")?;
+    let receipts = wipes(&state_dir.wipes()).context("the receipts of wipes cannot be listed")?.done;
 
     let cache = Cache::open(state_dir.images()).context("the goldens on this Mac cannot be listed")?;
     let (wishes, wished) = watch::channel(none());
     let measured = host.clone();
     let free = Arc::new(move || measured.disk_free());
+    let asked = store.clone();
     let (puller, situation) = Puller::new(cache.clone(), store, free, wished, bell.clone())?;
     tasks.spawn(puller.run());
 
     let config = bootstrap.config().await.context("the bootstrap file is of no use")?;
     let credential = Arc::new(Credential::default());
     let client = client(config, credential.clone())?;
+    asked.use_api(&client);
     let (mac_node_name, node_name) = (bootstrap.mac_node(), bootstrap.node());
     let (see_node, node) = watch::channel(Seen::default());
     let (see_mac_node, mac_node) = watch::channel(Seen::default());
@@ -122,6 +125,7 @@ async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task:
         facts,
         around,
         vms,
+        receipts,
         quota,
         rebooter,
         cache,

@@ -74,7 +74,7 @@ impl StateDir {
         make(path).map_err(named(path))?;
         let root = path.canonicalize().map_err(named(path))?;
         let dir = StateDir(root);
-        for sub in [dir.vms(), dir.images()] {
+        for sub in [dir.vms(), dir.images(), dir.wipes()] {
             make(&sub).map_err(named(&sub))?;
         }
         let socket = dir.vm(&"0".repeat(UID)).guest_socket();
@@ -132,6 +132,11 @@ impl StateDir {
     /// The directory of goldens.
     pub fn images(&self) -> PathBuf {
         self.0.join("images")
+    }
+
+    /// The journals and receipts of wipes.
+    pub fn wipes(&self) -> PathBuf {
+        self.0.join("wipes")
     }
 
     /// The current token.

@@ -7,6 +7,7 @@ mod make;
 mod process;
 mod record;
 mod rest;
+mod root;
 mod task;
 mod wipe;
 
@@ -21,6 +22,7 @@ pub use make::{Making, Script, Shape};
 pub use process::end as end_process;
 pub use record::Record;
 pub use task::LOOKING;
+pub use wipe::{Wipes, wipes};
 
 use crate::bell::Bell;
 use crate::host::Host;

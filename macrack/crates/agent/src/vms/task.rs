@@ -23,8 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::make::{Making, make_files};
 use super::record::Record;
-use super::wipe::wipe_files;
-use super::{Command, GRACE, Surroundings, process, rest};
+use super::{Command, GRACE, Surroundings, process, rest, wipe};
 use crate::backoff::Backoff;
 use crate::images::copy::allocated;
 use crate::images::room::growth;
@@ -69,6 +68,11 @@ impl Link {
         let backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
         Link::Looking { next: now, since: now, backoff }
     }
+}
+
+/// Between tries to wipe.
+fn wipe_backoff() -> Backoff {
+    Backoff::new(Duration::from_secs(2), Duration::from_secs(60))
 }
 
 /// What happened.
@@ -162,6 +166,11 @@ impl Task {
                 self.record.boot_id = self.around.boot_id.clone();
             }
         }
+        if wipe::is_unfinished(&self.dir) {
+            // it is never taken back, and needs no order to go on
+            tracing::info!(dir = %self.dir.path().display(), "a wipe that was begun goes on");
+            self.wipe = Some(wipe_backoff());
+        }
         self.describe_facts();
         self.link = Link::looking();
     }
@@ -200,7 +209,7 @@ impl Task {
                 self.enter(Life::AtRest(Rest::Ready));
             }
             Command::Wipe => {
-                self.wipe.get_or_insert_with(|| Backoff::new(Duration::from_secs(2), Duration::from_secs(60)));
+                self.wipe.get_or_insert_with(wipe_backoff);
                 match (&self.making, &self.link) {
                     (Some((_, cancel)), _) => cancel.cancel(),
                     (None, Link::None) => self.wipe_at = Some(Instant::now()),
@@ -420,17 +429,17 @@ impl Task {
         let found = process::find(self.around.host.clone(), self.dir.path()).await;
         let dir = self.dir.clone();
         let wiped = match found {
-            Ok(None) => {
-                let work = tokio::task::spawn_blocking(move || wipe_files(&dir)).await;
-                work.unwrap_or_else(|ended| Err(io::Error::other(ended)))
-            }
+            Ok(None) => wipe::wipe(dir).await,
             Ok(Some(pid)) => Err(io::Error::other(format!("process {pid} still holds it"))),
             Err(error) => Err(error),
         };
         match wiped {
-            Ok(()) => {
+            Ok(receipt) => {
                 tracing::info!(dir = %self.dir.path().display(), "wiped");
-                self.facts.send_modify(|facts| facts.gone = true);
+                self.facts.send_modify(|facts| {
+                    facts.receipt = Some(receipt);
+                    facts.gone = true;
+                });
             }
             Err(error) => {
                 let delay = self.wipe.as_mut().map_or(SLACK, Backoff::next_delay);

@@ -96,7 +96,7 @@ pub struct Hardware {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostFacts {
-    /// The process carries com.apple.security.virtualization.
+    /// The program macrack-vm carries com.apple.security.virtualization.
     pub entitled: bool,
     /// The login keychain is unlocked (guests from macOS 15 want it).
     pub keychain_unlocked: bool,
@@ -197,7 +197,7 @@ pub enum CloneWay {
 }
 
 /// What was destroyed of a VM at its end, and how it was seen to be gone.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WipeReceipt {
     /// When the wipe began.
@@ -213,7 +213,7 @@ pub struct WipeReceipt {
 }
 
 /// One kind of thing that was wiped.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WipedItem {
     /// What: `disks`, `logs`, `sockets`, …
