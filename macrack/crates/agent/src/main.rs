@@ -9,9 +9,10 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use macrack_agent::doctor::{Ask, Proof, Verdict, judge, look, prove};
 use macrack_agent::host::Host;
-use macrack_agent::images::{DirectoryStore, ImageStore};
+use macrack_agent::images::{DirectoryStore, ImageStore, OciStore};
 use macrack_agent::run::{Options, run};
 use macrack_agent::state_dir::StateDir;
+use macrack_oci::client::Mirror;
 use tracing_subscriber::EnvFilter;
 
 /// The Node of one Mac: keeps its VMs as ordered
@@ -38,9 +39,15 @@ struct Run {
     /// Where everything of this chassis is kept
     #[arg(long)]
     state_dir: PathBuf,
-    /// Where goldens are pulled from: dir:/path
-    #[arg(long)]
+    /// Where goldens are pulled from: oci, the registries that MacOSImages name; or dir:/path
+    #[arg(long, default_value = "oci")]
     image_store: String,
+    /// Ask this mirror before the registry: registry=https://host[:port][/path]; may be given again
+    #[arg(long, value_name = "REGISTRY=URL")]
+    registry_mirror: Vec<Mirror>,
+    /// Speak plain HTTP to this registry, host[:port]; may be given again. Loopback needs no such word
+    #[arg(long, value_name = "HOST")]
+    insecure_registry: Vec<String>,
     /// The program macrack-vm; by default the one beside this program
     #[arg(long)]
     vm_binary: Option<PathBuf>,
@@ -48,7 +55,7 @@ struct Run {
 
 /// Where everything of a chassis is kept unless it is said otherwise; the installer makes it for the agent's user. Short,
 /// since sockets lie in it.
-const STATE_DIR: &str = "/usr/local/var/macrack";
+const STATE_DIR: &str = "/Library/MacRack/state";
 
 #[derive(Debug, clap::Args)]
 struct Doctor {
@@ -109,9 +116,9 @@ fn main() -> ExitCode {
 
 fn start(arguments: Run) -> Result<()> {
     let state_dir = StateDir::open(&arguments.state_dir)?;
-    let vm_binary = vm_binary(arguments.vm_binary)?;
+    let vm_binary = vm_binary(arguments.vm_binary.clone())?;
     let host = host(&state_dir, &vm_binary)?;
-    let store = store(&arguments.image_store)?;
+    let store = store(&arguments)?;
     let _lock = state_dir.lock()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let ended = runtime.block_on(run(Options { bootstrap: arguments.bootstrap, state_dir, host, store, vm_binary }));
@@ -155,9 +162,18 @@ fn vm_binary(given: Option<PathBuf>) -> Result<PathBuf> {
     Ok(binary)
 }
 
-fn store(argument: &str) -> Result<Arc<dyn ImageStore>> {
+fn store(arguments: &Run) -> Result<Arc<dyn ImageStore>> {
+    let argument = &arguments.image_store;
+    if argument == "oci" {
+        let mut options = macrack_oci::Options::default();
+        for mirror in &arguments.registry_mirror {
+            options.mirrors.entry(mirror.of.clone()).or_default().push(mirror.clone());
+        }
+        options.insecure.extend(arguments.insecure_registry.iter().cloned());
+        return Ok(Arc::new(OciStore::new(options)?));
+    }
     let Some(path) = argument.strip_prefix("dir:") else {
-        bail!("--image-store {argument}: only a directory is known, written dir:/path");
+        bail!("--image-store {argument}: write oci, or dir:/path");
     };
     let path = PathBuf::from(path);
     if !path.is_dir() {
@@ -173,7 +189,12 @@ fn host(state_dir: &StateDir, _: &Path) -> Result<Arc<dyn Host>> {
     Ok(Arc::new(host))
 }
 
-#[cfg(not(all(feature = "sim", target_os = "linux")))]
+#[cfg(target_os = "macos")]
+fn host(state_dir: &StateDir, vm_binary: &Path) -> Result<Arc<dyn Host>> {
+    Ok(Arc::new(macrack_agent::host::mac::Mac::new(state_dir.path(), vm_binary)))
+}
+
+#[cfg(not(any(target_os = "macos", all(feature = "sim", target_os = "linux"))))]
 fn host(_: &StateDir, _: &Path) -> Result<Arc<dyn Host>> {
     bail!(
         "this build knows no Mac: it reads no hardware and holds no hypervisor for {}. On Linux, a build with the cargo feature `sim` simulates one",

@@ -10,7 +10,8 @@ use macrack_wire::Display;
 use macrack_wire::guest::MAX_SCRIPT;
 
 use crate::gather::{Catalogue, Seen, words};
-use crate::images::Reference;
+use crate::images::reference::NotAReference;
+use crate::images::{Reference, Source};
 use crate::orders::Wish;
 use crate::vms::{Script, Shape};
 
@@ -19,6 +20,8 @@ use crate::vms::{Script, Shape};
 pub struct Recipe {
     /// Its golden.
     pub golden: Reference,
+    /// Secret of the operator's namespace that its registry wants to see.
+    pub pull_secret: Option<String>,
     /// Virtual cores.
     pub cpu_cores: u32,
     /// Bytes.
@@ -64,19 +67,14 @@ fn this(slot: &Slot, seen: &Seen<MacOSInstance>) -> Result<std::sync::Arc<MacOSI
     }
 }
 
-/// Whether the host is new enough for the image.
+/// Whether the Mac's macOS can run the image.
 fn runs_here(image: &MacOSImage, host_version: &str) -> Result<(), String> {
-    let numbers = |version: &str| {
-        let mut parts = version.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
-        [(); 3].map(|()| parts.next().unwrap_or(0))
-    };
-    match &image.spec.minimum_host_version {
-        Some(minimum) if numbers(host_version) < numbers(minimum) => Err(format!(
-            "MacOSImage {} needs macOS {minimum} or newer on its Mac, this one has {host_version}; upgrade the Mac, or use another image",
+    image.spec.runs_on(host_version).map_err(|unfit| {
+        format!(
+            "MacOSImage {} {unfit}; it starts by itself once the Mac is upgraded, or use another image",
             image.name_any()
-        )),
-        _ => Ok(()),
-    }
+        )
+    })
 }
 
 fn combine(instance: &MacOSInstance, class: &InstanceClass, image: &MacOSImage) -> Result<Recipe, String> {
@@ -89,11 +87,10 @@ fn combine(instance: &MacOSInstance, class: &InstanceClass, image: &MacOSImage) 
         Some(display) => Some(Display { width: pixels(display.width)?, height: pixels(display.height)? }),
         None => None,
     };
-    let source = &image.spec.source.oci.image;
-    let golden =
-        source.parse().map_err(|error| format!("MacOSImage {} spec.source.oci.image: {error}", image.name_any()))?;
+    let Source { reference: golden, pull_secret } = source(image)?;
     Ok(Recipe {
         golden,
+        pull_secret,
         cpu_cores: u32::try_from(class.spec.cpu_cores)
             .map_err(|_| format!("InstanceClass {name} spec.cpuCores: {} cores", class.spec.cpu_cores))?,
         memory_bytes: bytes("memory", &class.spec.memory)?,
@@ -111,7 +108,23 @@ pub fn wish(slot: &Slot, seen: &Seen<MacOSInstance>, recipe: &Result<Recipe, Str
     }
 }
 
+/// Where the golden of an image is, and how it is asked for.
+///
+/// # Errors
+/// When its reference is none.
+pub fn source(image: &MacOSImage) -> Result<Source, String> {
+    let oci = &image.spec.source.oci;
+    let named = |error: NotAReference| format!("MacOSImage {} spec.source.oci.image: {error}", image.name_any());
+    let reference: Reference = oci.image.parse().map_err(named)?;
+    Ok(Source { reference, pull_secret: oci.pull_secret_ref.as_ref().map(|secret| secret.name.clone()) })
+}
+
 impl Recipe {
+    /// Where its golden is, and how it is asked for.
+    pub fn source(&self) -> Source {
+        Source { reference: self.golden.clone(), pull_secret: self.pull_secret.clone() }
+    }
+
     /// What the VM is described as.
     pub fn shape(&self, slot: &Slot) -> Shape {
         Shape {

@@ -122,7 +122,9 @@ impl Cache {
         for entry in fs::read_dir(&cache.root)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with(PARTIAL) || name.starts_with(EVICTED) {
+            // what a pull has of a golden stays: it goes on from there, or is removed when nothing asks for it
+            let partial = name.strip_prefix(PARTIAL).is_some_and(is_hex);
+            if name.starts_with(EVICTED) || (name.starts_with(PARTIAL) && !partial) {
                 tracing::info!(leftover = %name, "removing what a crash left behind");
                 remove(&entry.path())?;
             } else if is_hex(&name) {
@@ -196,15 +198,43 @@ impl Cache {
         note_used(&self.dir(hex), now)
     }
 
-    /// An empty directory to pull into; what an earlier pull left there is removed.
+    /// The directory to pull into, with what an earlier pull of the same golden left there.
     ///
     /// # Errors
     /// When the operating system refuses.
     pub fn begin(&self, hex: &str) -> io::Result<PathBuf> {
         let partial = self.root.join(format!("{PARTIAL}{hex}"));
-        self.discard(hex)?;
-        fs::create_dir(&partial)?;
+        fs::create_dir_all(&partial)?;
+        // a crash may have come on the way to being published
+        for name in FILES {
+            match fs::set_permissions(partial.join(name), Permissions::from_mode(0o600)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
         Ok(partial)
+    }
+
+    /// Bytes that the disk has of a golden that is not whole.
+    pub fn partial_bytes(&self, hex: &str) -> u64 {
+        let partial = self.root.join(format!("{PARTIAL}{hex}"));
+        allocated(&partial.join("disk.img")).unwrap_or(0)
+    }
+
+    /// Hex of every golden that is not whole.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn partials(&self) -> io::Result<Vec<String>> {
+        let mut partials = Vec::new();
+        for entry in fs::read_dir(&self.root)? {
+            if let Some(hex) = entry?.file_name().to_string_lossy().strip_prefix(PARTIAL)
+                && is_hex(hex)
+            {
+                partials.push(hex.to_owned());
+            }
+        }
+        Ok(partials)
     }
 
     /// Removes what was pulled so far.
@@ -286,7 +316,13 @@ mod tests {
         let cache = Cache::open(dir.path()).unwrap();
         assert!(cache.list().unwrap().into_keys().eq([whole.clone()]));
         let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(left.len(), 2, "leftovers are still there: {left:?}");
+        assert_eq!(left.len(), 3, "leftovers are still there: {left:?}");
+        // what was pulled of the other is of use to the next pull of it, until nothing asks for it
+        assert_eq!(cache.partials().unwrap(), [cut.clone()]);
+        assert!(!cache.has(&cut), "a half golden is taken for one");
+        assert_eq!(fs::read(cache.begin(&cut).unwrap().join("disk.img")).unwrap(), b"disk");
+        cache.discard(&cut).unwrap();
+        assert!(cache.partials().unwrap().is_empty());
     }
 
     fn mode(path: &Path) -> u32 {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   store ──pull──▶ images/.partial-<hex>/ ──rename──▶ images/<hex>/ ──clone──▶ vms/<uid>/
-//!                        │ cut, full, wrong digest: removed        │ unused: evicted
+//!                        │ cut: goes on from there                 │ unused: evicted
+//!                        │ full, wrong digest, unwanted: removed
 //! ```
 //!
 //! Invariants:
@@ -13,6 +14,7 @@
 pub mod cache;
 pub mod copy;
 pub mod evict;
+pub mod oci;
 pub mod progress;
 pub mod pull;
 pub mod reference;
@@ -20,7 +22,8 @@ pub mod room;
 pub mod store;
 
 pub use cache::{Cache, Golden};
-pub use progress::Progress;
+pub use oci::OciStore;
+pub use progress::{Account, Progress};
 pub use pull::{Measure, Puller, Situation, Standing, Want, Wishes};
 pub use reference::Reference;
-pub use store::{DirectoryStore, ImageStore, Manifest, StoreError};
+pub use store::{DirectoryStore, ImageStore, Manifest, Source, StoreError};

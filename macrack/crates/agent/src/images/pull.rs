@@ -1,7 +1,8 @@
 //! The one task that changes the cache: pulls what is asked for, evicts what nothing needs.
 //!
-//! Invariant: one pull at a time, whoever and however many ask; a pull that nothing asks for any more
-//! is ended; a pull that ends early leaves nothing behind.
+//! Invariant: one pull at a time, whoever and however many ask; a pull that nothing asks for any more is ended. A pull
+//! that was cut, by the network or by a crash, leaves what it has for the next one; one that must not go on, for want
+//! of room or because what came is no golden, leaves nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,15 +15,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::cache::{Cache, Golden};
 use super::evict::{Keeping, overdue, unused};
-use super::progress::Progress;
-use super::reference::Reference;
+use super::progress::{Account, Progress};
 use super::room::{Disk, NoRoom, gigabytes, make_room, relieve};
-use super::store::{ImageStore, StoreError, Watchdog};
+use super::store::{ImageStore, Manifest, Source, StoreError, Watchdog};
 use crate::backoff::Backoff;
 use crate::bell::Bell;
 
-/// Least time between two words about the progress of a pull.
-const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+/// Between two looks at how far a pull is; what of it is written is the writer's affair.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+/// The longest that a registry's own wish puts a pull off.
+const MOST_PATIENCE: Duration = Duration::from_secs(600);
 /// Least time between two measurements of the free space during a pull.
 const ROOM_EVERY: Duration = Duration::from_millis(250);
 /// Least time between two looks for goldens that were not used for long.
@@ -33,8 +35,8 @@ const ROOM_RETRY: Duration = Duration::from_secs(10);
 /// A golden that something asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Want {
-    /// The golden.
-    pub reference: Reference,
+    /// The golden, and how it is asked for.
+    pub source: Source,
     /// An instance waits for it; otherwise it is pulled ahead, and only where that costs nothing.
     pub for_instance: bool,
 }
@@ -56,7 +58,7 @@ pub struct Wishes {
 
 impl Wishes {
     fn keeping(&self) -> Keeping {
-        let asked_for = self.wants.iter().map(|want| want.reference.hex().to_owned());
+        let asked_for = self.wants.iter().map(|want| want.source.reference.hex().to_owned());
         Keeping {
             in_use: asked_for.chain(self.cloned.iter().cloned()).collect(),
             max_goldens: self.max_goldens,
@@ -65,15 +67,15 @@ impl Wishes {
     }
 
     fn wants(&self, hex: &str) -> bool {
-        self.wants.iter().any(|want| want.reference.hex() == hex)
+        self.wants.iter().any(|want| want.source.reference.hex() == hex)
     }
 }
 
 /// How a golden that is asked for and not here stands, in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// It is being pulled.
-    Pulling(String),
+    /// It is being pulled; so far it is.
+    Pulling(Account),
     /// It cannot be pulled now.
     Refused(String),
 }
@@ -85,6 +87,8 @@ pub struct Situation {
     pub goldens: BTreeMap<String, Golden>,
     /// What is asked for and not here.
     pub standings: BTreeMap<String, Standing>,
+    /// Bytes of the golden under way that are not on the disk yet: they are promised to it.
+    pub coming: u64,
 }
 
 /// Measures the free bytes of the disk.
@@ -99,6 +103,8 @@ pub struct Puller {
     situation: watch::Sender<Situation>,
     bell: Bell,
     later: BTreeMap<String, Later>,
+    /// Partial pulls that nothing asks for, and since when they have been seen so.
+    unwanted: BTreeMap<String, Instant>,
 }
 
 /// When a golden that could not be pulled is tried again.
@@ -121,9 +127,9 @@ impl Puller {
         wishes: watch::Receiver<Wishes>,
         bell: Bell,
     ) -> io::Result<(Self, watch::Receiver<Situation>)> {
-        let present = Situation { goldens: cache.list()?, standings: BTreeMap::new() };
+        let present = Situation { goldens: cache.list()?, ..Situation::default() };
         let (situation, seen) = watch::channel(present);
-        let puller = Puller { cache, store, free, wishes, situation, bell, later: BTreeMap::new() };
+        let puller = Puller { cache, store, free, wishes, situation, bell, later: BTreeMap::new(), unwanted: BTreeMap::new() };
         Ok((puller, seen))
     }
 
@@ -157,7 +163,7 @@ impl Puller {
     fn next(&self, wishes: &Wishes) -> Option<Want> {
         let now = Instant::now();
         let may = |want: &&Want| {
-            let hex = want.reference.hex();
+            let hex = want.source.reference.hex();
             !self.cache.has(hex) && self.later.get(hex).is_none_or(|later| later.at <= now)
         };
         wishes.wants.iter().find(may).cloned()
@@ -169,6 +175,30 @@ impl Puller {
         let stale = |hex: &String| !wishes.wants(hex);
         if self.situation.borrow().standings.keys().any(stale) {
             self.tell(|situation| situation.standings.retain(|hex, _| wishes.wants(hex)));
+        }
+        self.forget_partials(wishes);
+    }
+
+    /// Removes what an earlier agent has of a golden that nothing asks for. Not at once: after a start it takes a
+    /// moment until it is known what is asked for.
+    fn forget_partials(&mut self, wishes: &Wishes) {
+        let partials = match self.cache.partials() {
+            Ok(partials) => partials,
+            Err(error) => return tracing::error!(%error, "the partial pulls cannot be listed"),
+        };
+        self.unwanted.retain(|hex, _| partials.contains(hex) && !wishes.wants(hex));
+        for hex in partials.into_iter().filter(|hex| !wishes.wants(hex)) {
+            let since = *self.unwanted.entry(hex.clone()).or_insert_with(Instant::now);
+            if since.elapsed() >= TIDY_EVERY {
+                tracing::info!(golden = %hex, "what was pulled of it is removed: nothing asks for it");
+                self.discard(&hex);
+            }
+        }
+    }
+
+    fn discard(&self, hex: &str) {
+        if let Err(error) = self.cache.discard(hex) {
+            tracing::error!(golden = %hex, %error, "the partial pull cannot be removed");
         }
     }
 
@@ -217,43 +247,60 @@ impl Puller {
     }
 
     async fn pull(&mut self, want: &Want, wishes: &Wishes) {
-        let hex = want.reference.hex().to_owned();
+        let hex = want.source.reference.hex().to_owned();
         let began = Instant::now();
-        match self.try_pull(want, wishes).await {
+        let pulled = self.try_pull(want, wishes).await;
+        self.situation.send_if_modified(|situation| std::mem::take(&mut situation.coming) > 0);
+        match pulled {
             Ok(()) => {
-                tracing::info!(golden = %want.reference, seconds = began.elapsed().as_secs_f64(), "pulled");
+                tracing::info!(golden = %want.source.reference, seconds = began.elapsed().as_secs_f64(), "pulled");
                 self.later.remove(&hex);
                 self.relist();
                 self.tell(|situation| drop(situation.standings.remove(&hex)));
             }
             Err(StoreError::Cancelled) => {
-                tracing::info!(golden = %want.reference, "the pull was ended: nothing asks for it any more");
+                tracing::info!(golden = %want.source.reference, "the pull was ended: nothing asks for it any more");
+                self.discard(&hex);
                 self.tell(|situation| drop(situation.standings.remove(&hex)));
             }
-            Err(error) => {
-                let why = error.to_string();
-                tracing::warn!(golden = %want.reference, error = %why, "not pulled");
-                let for_room = matches!(error, StoreError::NoRoom(_));
-                let later = self.later.entry(hex.clone()).or_insert_with(|| Later {
-                    at: began,
-                    backoff: Backoff::new(Duration::from_secs(2), Duration::from_secs(300)),
-                    for_room,
-                });
-                later.for_room = for_room;
-                later.at = Instant::now() + if for_room { ROOM_RETRY } else { later.backoff.next_delay() };
-                self.tell(|situation| drop(situation.standings.insert(hex, Standing::Refused(why))));
-            }
-        }
-        if let Err(error) = self.cache.discard(want.reference.hex()) {
-            tracing::error!(golden = %want.reference, %error, "the partial pull cannot be removed");
+            Err(error) => self.failed(want, error),
         }
     }
 
+    /// Says why a pull failed, and when it is tried again.
+    fn failed(&mut self, want: &Want, error: StoreError) {
+        let (hex, error) = (want.source.reference.hex().to_owned(), full(error));
+        let why = error.to_string();
+        tracing::warn!(golden = %want.source.reference, error = %why, "not pulled");
+        let (for_room, after) = match &error {
+            StoreError::NoRoom(_) => (true, None),
+            StoreError::Transient { after, .. } => (false, *after),
+            _ => (false, None),
+        };
+        // what came before a cut is of use to the next try
+        if !matches!(error, StoreError::Transient { .. } | StoreError::Io { .. }) {
+            self.discard(&hex);
+        }
+        let later = self.later.entry(hex.clone()).or_insert_with(|| Later {
+            at: Instant::now(),
+            backoff: Backoff::new(Duration::from_secs(2), Duration::from_secs(300)),
+            for_room,
+        });
+        later.for_room = for_room;
+        let pause = if for_room { ROOM_RETRY } else { later.backoff.next_delay() };
+        // a registry may name an hour; a Mac looks a little earlier whether that was the last word
+        later.at = Instant::now() + pause.max(after.unwrap_or_default().min(MOST_PATIENCE));
+        self.tell(|situation| drop(situation.standings.insert(hex, Standing::Refused(why))));
+    }
+
     async fn try_pull(&mut self, want: &Want, wishes: &Wishes) -> Result<(), StoreError> {
-        let reference = &want.reference;
-        let (bytes, manifest) = self.store.manifest(reference).await?;
-        self.admit(want, manifest.disk_bytes, wishes)?;
-        let into = self.cache.begin(reference.hex()).map_err(StoreError::io("prepare the pull"))?;
+        let source = &want.source;
+        let hex = source.reference.hex();
+        let manifest = self.store.manifest(source).await?;
+        // what the disk has of it already is not needed again
+        let needed = manifest.disk_bytes.saturating_sub(self.cache.partial_bytes(hex)).max(1);
+        self.admit(want, needed, wishes)?;
+        let into = self.cache.begin(hex).map_err(StoreError::io("prepare the pull"))?;
         let watchdog = Watchdog {
             progress: Arc::new(Progress::default()),
             cancel: CancellationToken::new(),
@@ -261,10 +308,11 @@ impl Puller {
         };
         watchdog.progress.expect(manifest.disk_bytes);
         let fetch = self.store.clone();
-        let fetch = fetch.fetch(reference, &manifest, &into, watchdog.clone());
-        self.attend(reference.hex(), fetch, &watchdog).await?;
+        let fetch = fetch.fetch(source, &manifest, &into, watchdog.clone());
+        let manifest = self.attend(hex, fetch, &watchdog).await?;
+        let bytes = serde_json::to_vec_pretty(&manifest).map_err(|e| StoreError::io("write its manifest")(e.into()))?;
         self.cache
-            .publish(reference.hex(), &bytes, Timestamp::now())
+            .publish(hex, &bytes, Timestamp::now())
             .map_err(StoreError::io("move the pulled golden to its place"))
     }
 
@@ -292,9 +340,9 @@ impl Puller {
     async fn attend(
         &mut self,
         hex: &str,
-        fetch: impl Future<Output = Result<(), StoreError>>,
+        fetch: impl Future<Output = Result<Manifest, StoreError>>,
         watchdog: &Watchdog,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Manifest, StoreError> {
         let began = Instant::now();
         let mut fetch = std::pin::pin!(fetch);
         let mut tick = tokio::time::interval(PROGRESS_EVERY);
@@ -302,8 +350,11 @@ impl Puller {
             tokio::select! {
                 ended = &mut fetch => return ended,
                 _ = tick.tick() => {
-                    let words = watchdog.progress.in_words(began.elapsed());
-                    self.tell(|s| drop(s.standings.insert(hex.to_owned(), Standing::Pulling(words))));
+                    let account = watchdog.progress.account(began.elapsed());
+                    self.tell(|s| {
+                        s.standings.insert(hex.to_owned(), Standing::Pulling(account));
+                        s.coming = watchdog.progress.left();
+                    });
                 }
                 changed = self.wishes.changed() => {
                     if changed.is_err() || !self.wishes.borrow_and_update().wants(hex) {
@@ -313,6 +364,18 @@ impl Puller {
                 }
             }
         }
+    }
+}
+
+/// A full disk is want of room, whoever met it.
+fn full(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Io { what, source } if source.raw_os_error() == Some(rustix::io::Errno::NOSPC.raw_os_error()) => {
+            StoreError::NoRoom(format!(
+                "{what}: no space is left on the disk (write error 28); delete an instance, or use a smaller image"
+            ))
+        }
+        other => other,
     }
 }
 

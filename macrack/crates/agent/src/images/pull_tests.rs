@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use futures::future::BoxFuture;
 use tokio::sync::Notify;
 
+use super::super::reference::Reference;
 use super::super::store::{DirectoryStore, Manifest, Spec, publish};
 use super::*;
 
@@ -19,16 +20,16 @@ struct Counting {
 }
 
 impl ImageStore for Counting {
-    fn manifest<'a>(&'a self, r: &'a Reference) -> BoxFuture<'a, Result<(Vec<u8>, Manifest), StoreError>> {
+    fn manifest<'a>(&'a self, r: &'a Source) -> BoxFuture<'a, Result<Manifest, StoreError>> {
         self.inner.manifest(r)
     }
     fn fetch<'a>(
         &'a self,
-        r: &'a Reference,
+        r: &'a Source,
         m: &'a Manifest,
         into: &'a Path,
         watchdog: Watchdog,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
+    ) -> BoxFuture<'a, Result<Manifest, StoreError>> {
         Box::pin(async move {
             self.fetches.fetch_add(1, Ordering::SeqCst);
             self.begun.notify_one();
@@ -86,7 +87,7 @@ impl Bench {
     }
 
     fn want(&self, n: usize, for_instance: bool) -> Want {
-        Want { reference: self.references[n].clone(), for_instance }
+        Want { source: Source { reference: self.references[n].clone(), pull_secret: None }, for_instance }
     }
 
     fn wish(&self, wants: Vec<Want>) {

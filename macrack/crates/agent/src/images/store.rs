@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -24,18 +25,23 @@ const MAX_MANIFEST: u64 = 64 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
-    /// The guest's macOS, e.g. `26.1`.
-    pub os_version: String,
+    /// The guest's macOS, e.g. `26.1`; what a golden does not say is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os_version: Option<String>,
     /// The Xcode on it.
-    pub xcode_version: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xcode_version: Option<String>,
     /// The `macrack-guest` in it.
-    pub guest_agent_version: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_agent_version: Option<String>,
     /// Length of `disk.img` in bytes.
     pub disk_bytes: u64,
-    /// sha256 of `disk.img`, 64 hex digits.
-    pub disk_sha256: String,
+    /// sha256 of `disk.img`, 64 hex digits; a directory store pins by it, a registry pins each chunk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_sha256: Option<String>,
     /// sha256 of `aux.img`, 64 hex digits.
-    pub aux_sha256: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aux_sha256: Option<String>,
     /// Oldest host macOS that can run it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimum_host_version: Option<String>,
@@ -57,6 +63,17 @@ pub enum StoreError {
         reference: Reference,
         /// What is wrong.
         why: String,
+    },
+    /// The store does not let us, or how it is to be asked is wrong.
+    #[error("{0}")]
+    Denied(String),
+    /// The store did not answer, or not well.
+    #[error("{what}; it is tried again")]
+    Transient {
+        /// What was asked for, and what came instead.
+        what: String,
+        /// When the store wants to be asked again.
+        after: Option<Duration>,
     },
     /// There is not, or no more, room for it.
     #[error("{0}")]
@@ -81,6 +98,15 @@ impl StoreError {
     }
 }
 
+/// A golden, and what it takes to ask for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// The golden.
+    pub reference: Reference,
+    /// Secret in the operator's namespace with the login of its registry.
+    pub pull_secret: Option<String>,
+}
+
 /// How a fetch under way is watched and ended.
 #[derive(Clone)]
 pub struct Watchdog {
@@ -94,17 +120,21 @@ pub struct Watchdog {
 
 /// A place that goldens are pulled from.
 pub trait ImageStore: Send + Sync + 'static {
-    /// The manifest, as bytes that hash to the digest and as what they say.
-    fn manifest<'a>(&'a self, reference: &'a Reference) -> BoxFuture<'a, Result<(Vec<u8>, Manifest), StoreError>>;
+    /// What the golden is; checked against its digest.
+    fn manifest<'a>(&'a self, source: &'a Source) -> BoxFuture<'a, Result<Manifest, StoreError>>;
 
-    /// Puts `disk.img` and `aux.img` into the directory `into`, sparse, digests checked.
+    /// Puts `disk.img` and `aux.img` into the directory `into`, sparse, digests checked; what an earlier fetch of the
+    /// same golden left there is used or overwritten. Returns everything that is known of it then.
     fn fetch<'a>(
         &'a self,
-        reference: &'a Reference,
+        source: &'a Source,
         manifest: &'a Manifest,
         into: &'a Path,
         watchdog: Watchdog,
-    ) -> BoxFuture<'a, Result<(), StoreError>>;
+    ) -> BoxFuture<'a, Result<Manifest, StoreError>>;
+
+    /// Gives the way to the API, once, before the first golden is asked for.
+    fn use_api(&self, _: &kube::Client) {}
 }
 
 /// A directory of goldens.
@@ -121,25 +151,30 @@ impl DirectoryStore {
 }
 
 impl ImageStore for DirectoryStore {
-    fn manifest<'a>(&'a self, reference: &'a Reference) -> BoxFuture<'a, Result<(Vec<u8>, Manifest), StoreError>> {
-        let (root, reference) = (self.root.clone(), reference.clone());
+    fn manifest<'a>(&'a self, source: &'a Source) -> BoxFuture<'a, Result<Manifest, StoreError>> {
+        let (root, reference) = (self.root.clone(), source.reference.clone());
         blocking(move || read_manifest(&root, &reference))
     }
 
     fn fetch<'a>(
         &'a self,
-        reference: &'a Reference,
+        source: &'a Source,
         manifest: &'a Manifest,
         into: &'a Path,
         watchdog: Watchdog,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
-        let from = self.root.join(reference.place());
-        let (reference, manifest, into) = (reference.clone(), manifest.clone(), into.to_owned());
+    ) -> BoxFuture<'a, Result<Manifest, StoreError>> {
+        let reference = source.reference.clone();
+        let (from, manifest, into) = (self.root.join(reference.place()), manifest.clone(), into.to_owned());
         blocking(move || {
-            let disk = Image { name: "disk.img", bytes: Some(manifest.disk_bytes), sha256: &manifest.disk_sha256 };
-            let aux = Image { name: "aux.img", bytes: None, sha256: &manifest.aux_sha256 };
+            let (Some(disk), Some(aux)) = (&manifest.disk_sha256, &manifest.aux_sha256) else {
+                let why = "its manifest.json lacks diskSha256 or auxSha256".to_owned();
+                return Err(StoreError::NotAGolden { reference, why });
+            };
+            let disk = Image { name: "disk.img", bytes: Some(manifest.disk_bytes), sha256: disk };
+            let aux = Image { name: "aux.img", bytes: None, sha256: aux };
             fetch_image(&reference, &from, &into, &disk, &watchdog)?;
-            fetch_image(&reference, &from, &into, &aux, &watchdog)
+            fetch_image(&reference, &from, &into, &aux, &watchdog)?;
+            Ok(manifest)
         })
     }
 }
@@ -154,7 +189,7 @@ fn blocking<T: Send + 'static>(
     })
 }
 
-fn read_manifest(root: &Path, reference: &Reference) -> Result<(Vec<u8>, Manifest), StoreError> {
+fn read_manifest(root: &Path, reference: &Reference) -> Result<Manifest, StoreError> {
     let path = root.join(reference.place()).join("manifest.json");
     let named = || StoreError::io(format!("read {}", path.display()));
     let wrong = |why: String| StoreError::NotAGolden { reference: reference.clone(), why };
@@ -173,8 +208,7 @@ fn read_manifest(root: &Path, reference: &Reference) -> Result<(Vec<u8>, Manifes
     if found != reference.hex() {
         return Err(wrong(format!("manifest.json has the digest sha256:{found}")));
     }
-    let manifest = serde_json::from_slice(&bytes).map_err(|e| wrong(format!("manifest.json: {e}")))?;
-    Ok((bytes, manifest))
+    serde_json::from_slice(&bytes).map_err(|e| wrong(format!("manifest.json: {e}")))
 }
 
 struct Image<'a> {
@@ -200,7 +234,8 @@ fn fetch_image(
     }
     let place = into.join(image.name);
     let writing = || StoreError::io(format!("copy {} to {}", path.display(), place.display()));
-    let target = File::create_new(&place).map_err(writing())?;
+    // what an earlier fetch left is of no use: copies here are not resumed
+    let target = File::create(&place).map_err(writing())?;
     let mut refused = None;
     let copied = copy_hashed(&source, &target, len, &mut |bytes| {
         watchdog.progress.add(bytes);
@@ -288,12 +323,12 @@ fn stage(staging: &Path, spec: &Spec) -> io::Result<String> {
     };
     let content = format!("macOS {} with Xcode {}", spec.os_version, spec.xcode_version);
     let manifest = Manifest {
-        os_version: spec.os_version.clone(),
-        xcode_version: spec.xcode_version.clone(),
-        guest_agent_version: spec.guest_agent_version.clone(),
+        os_version: Some(spec.os_version.clone()),
+        xcode_version: Some(spec.xcode_version.clone()),
+        guest_agent_version: Some(spec.guest_agent_version.clone()),
         disk_bytes: spec.disk_bytes.max(content.len() as u64),
-        disk_sha256: image("disk.img", spec.disk_bytes, &content)?,
-        aux_sha256: image("aux.img", 4096, "simulated auxiliary storage")?,
+        disk_sha256: Some(image("disk.img", spec.disk_bytes, &content)?),
+        aux_sha256: Some(image("aux.img", 4096, "simulated auxiliary storage")?),
         minimum_host_version: spec.minimum_host_version.clone(),
         hardware_model: None,
     };
@@ -314,8 +349,9 @@ mod tests {
     async fn fetched(root: &Path, reference: &Reference) -> Result<(), StoreError> {
         let store = DirectoryStore::new(root);
         let into = tempfile::tempdir().unwrap();
-        let (_, manifest) = store.manifest(reference).await?;
-        store.fetch(reference, &manifest, into.path(), free_rein()).await
+        let source = Source { reference: reference.clone(), pull_secret: None };
+        let manifest = store.manifest(&source).await?;
+        store.fetch(&source, &manifest, into.path(), free_rein()).await.map(drop)
     }
 
     #[tokio::test]

@@ -143,12 +143,13 @@ pub(super) fn make_files(
 
 /// What this clone is made of, for the record.
 fn contents(manifest: &Manifest, golden: &str) -> serde_json::Value {
-    json!({
-        "golden": format!("sha256:{golden}"),
-        "contents": [
-            { "kind": "macOS", "version": manifest.os_version },
-            { "kind": "Xcode", "version": manifest.xcode_version },
-            { "kind": "GuestAgent", "version": manifest.guest_agent_version },
-        ],
-    })
+    // what the golden does not say is not known, and not said here either
+    let contents = [
+        ("macOS", &manifest.os_version),
+        ("Xcode", &manifest.xcode_version),
+        ("GuestAgent", &manifest.guest_agent_version),
+    ];
+    let known = contents.into_iter().filter_map(|(kind, version)| Some((kind, version.as_ref()?)));
+    let known: Vec<_> = known.map(|(kind, version)| json!({ "kind": kind, "version": version })).collect();
+    json!({ "golden": format!("sha256:{golden}"), "contents": known })
 }

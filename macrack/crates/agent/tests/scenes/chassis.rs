@@ -11,7 +11,7 @@ use futures::FutureExt;
 use macrack_agent::bell::Bell;
 use macrack_agent::host::{Host, HostFacts, SimulatedHost, VmProcess, random};
 use macrack_agent::images::store::{Spec, publish};
-use macrack_agent::images::{Cache, DirectoryStore, Measure, Puller, Want, Wishes};
+use macrack_agent::images::{Cache, DirectoryStore, Measure, Puller, Source, Want, Wishes};
 use macrack_agent::life::{Facts, Life, Rest};
 use macrack_agent::state_dir::StateDir;
 use macrack_agent::vms::{Command, Making, Shape, Surroundings, Vm};
@@ -28,7 +28,7 @@ pub(crate) struct Bench {
     pub(crate) chassis: Chassis,
     pub(crate) state_dir: StateDir,
     pub(crate) around: Surroundings,
-    golden: PathBuf,
+    pub(crate) golden: PathBuf,
     _dir: tempfile::TempDir,
 }
 
@@ -184,7 +184,7 @@ fn spec() -> ChassisSpec {
 async fn pull(store: PathBuf, state_dir: &StateDir, host: Arc<dyn Host>) -> PathBuf {
     let reference = publish(&store, "r.example/tahoe", &Spec { disk_bytes: 4 << 20, ..Spec::default() }).unwrap();
     let (wishes, wished) = watch::channel(Wishes {
-        wants: vec![Want { reference: reference.clone(), for_instance: true }],
+        wants: vec![Want { source: Source { reference: reference.clone(), pull_secret: None }, for_instance: true }],
         cloned: Default::default(),
         reserve: 0,
         max_goldens: 2,
