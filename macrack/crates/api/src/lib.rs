@@ -23,6 +23,7 @@ pub mod own_status;
 pub mod quantity;
 pub mod rack;
 mod schema;
+pub mod version;
 mod words;
 
 pub use condition::Condition;
@@ -36,6 +37,7 @@ pub use rack::lease::{MacNodeLease, MacNodeLeaseSpec, MacNodeLeaseStatus};
 pub use rack::node::{MacNode, MacNodeSpec, MacNodeStatus};
 pub use rack::node_class::{MacNodeClass, MacNodeClassSpec, MacNodeClassStatus};
 pub use schema::crds;
+pub use version::{Unfit, Version};
 pub use words::Word;
 
 /// The one API version that exists.

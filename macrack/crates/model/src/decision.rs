@@ -243,6 +243,7 @@ fn anew(facts: &Facts) -> Decision {
                 pod: Seen::Absent,
                 pod_in_slot: Seen::Absent,
                 size: Seen::Present(expand::size()),
+                image: Seen::Absent,
                 neighbour_sizes: neighbours.iter().map(|_| expand::size()).collect(),
                 neighbours,
                 node_class: Seen::Present(expand::class().spec),

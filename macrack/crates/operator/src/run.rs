@@ -187,12 +187,16 @@ fn is_trouble(reason: &str) -> bool {
         "ChassisRetired",
         "KeychainLocked",
         "EntitlementMissing",
+        "HostTooOld",
+        "ContentsDiffer",
+        "ScriptFailed",
+        "GuestNotHeard",
     ];
     TROUBLE.contains(&reason)
 }
 
 /// Conditions of which each new reason is told as an event.
-const TOLD: &[&str] = &["Ready", "RebootSettled"];
+const TOLD: &[&str] = &["Ready", "ContentsMatch", "RebootSettled"];
 
 struct Summary {
     holds: bool,

@@ -2,7 +2,10 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use macrack_api::Quantity;
-use macrack_api::instance::macos_instance::{FirstBootResult, FirstBootState, GuestStage, GuestStatus, VmStatus};
+use macrack_api::instance::macos_instance::{
+    FirstBootResult, FirstBootState, GuestStage, GuestStatus, Readiness, ReadinessState, VmStatus,
+};
+use macrack_wire::guest::MAX_MESSAGE;
 use macrack_wire::{FirstBoot, GuestReport};
 use serde::Serialize;
 
@@ -80,6 +83,25 @@ fn said(guest: &GuestReport) -> GuestStatus {
         disk_free: guest.disk_free_bytes.map(|free| Quantity(format!("{}G", free / GIGABYTE))),
         addresses: guest.addresses.iter().take(ADDRESSES).map(ToString::to_string).collect(),
         first_boot: first_boot(&guest.first_boot),
+        readiness: guest.readiness.as_ref().map(readiness),
+        first_launch_accepted: guest.first_launch_accepted,
+        system_sealed: guest.system_sealed,
+    }
+}
+
+fn readiness(said: &macrack_wire::Readiness) -> Readiness {
+    use macrack_wire::ReadinessState as Said;
+    Readiness {
+        state: match said.state {
+            Said::Waiting => ReadinessState::Waiting,
+            Said::Running => ReadinessState::Running,
+            Said::Ready => ReadinessState::Ready,
+            Said::NotReady => ReadinessState::NotReady,
+            Said::TimedOut => ReadinessState::TimedOut,
+            Said::Failed => ReadinessState::Failed,
+        },
+        exit_code: said.exit_code,
+        message: said.message.as_deref().map(|words| bounded(words, MAX_MESSAGE)),
     }
 }
 
@@ -98,6 +120,7 @@ fn first_boot(script: &FirstBoot) -> Option<FirstBootResult> {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
+    use serde_json::json;
 
     use super::*;
 
@@ -110,6 +133,22 @@ mod tests {
         assert_eq!(stage(Life::Running), Some(GuestStage::Booting));
         assert_eq!(stage(Life::AtRest(crate::life::Rest::Ready)), None);
         assert_eq!(render(None, None).guest, None);
+    }
+
+    #[test]
+    fn what_a_readiness_command_said_is_passed_on() {
+        let said = macrack_wire::Readiness {
+            state: macrack_wire::ReadinessState::NotReady,
+            exit_code: Some(7),
+            message: Some("no licence yet".to_owned()),
+        };
+        let mut guest = GuestReport::new("0.1.0", macrack_wire::GuestStage::UserSession, FirstBoot::NotNeeded);
+        guest.readiness = Some(said);
+        guest.first_launch_accepted = Some(false);
+        let status = serde_json::to_value(super::said(&guest)).unwrap();
+        let readiness = json!({"state": "NotReady", "exitCode": 7, "message": "no licence yet"});
+        assert_eq!((&status["readiness"], &status["firstLaunchAccepted"]), (&readiness, &json!(false)));
+        assert_eq!(status.get("systemSealed"), None, "what is not known is not said");
     }
 
     #[test]

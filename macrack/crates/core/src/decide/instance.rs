@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use macrack_api::{
-    InstanceClassSpec, MacNode, MacNodeClassSpec, MacNodeLease, MacOSInstance, MacOSInstanceStatus,
+    InstanceClassSpec, MacNode, MacNodeClassSpec, MacNodeLease, MacOSImageSpec, MacOSInstance, MacOSInstanceStatus,
     names::{self, FINALIZER_INSTANCE, FINALIZER_POD},
     rack::node::{Order, Slot, Vm, VmState},
 };
@@ -18,6 +18,7 @@ use crate::{
     seen::Seen,
 };
 
+mod guest;
 mod words;
 
 /// What was seen of one instance.
@@ -39,6 +40,8 @@ pub struct Facts {
     pub pod_in_slot: Seen<bool>,
     /// Its size.
     pub size: Seen<InstanceClassSpec>,
+    /// The golden it is made from.
+    pub image: Seen<MacOSImageSpec>,
     /// The sizes of the neighbours.
     pub neighbour_sizes: Vec<InstanceClassSpec>,
     /// The class of the chassis.

@@ -4,6 +4,7 @@
 
 mod binding;
 mod finalizers;
+mod guests;
 mod holding;
 mod lost;
 mod placeholder;

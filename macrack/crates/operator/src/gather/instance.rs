@@ -38,6 +38,7 @@ pub async fn instance(sources: &Sources, key: &Key) -> Option<Pass> {
         pod_in_slot: in_slot(sources, pod.present(), &uid).await,
         pod,
         size: size(&instance),
+        image: world.images.get(&Key::cluster(&instance.spec.image_name)).map(|i| i.spec.clone()),
         neighbour_sizes: neighbours.iter().filter_map(|n| size(n).present().cloned()).collect(),
         node_class: match chassis.present() {
             Some(c) => world.node_classes.get(&Key::cluster(&c.spec.node_class_name)).map(|c| c.spec.clone()),
