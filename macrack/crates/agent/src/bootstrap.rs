@@ -3,9 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use kube::config::{Cluster, Context, KubeConfigOptions, Kubeconfig, NamedCluster, NamedContext};
 use macrack_api::names;
 use serde::Deserialize;
+
+use crate::kubelet::Callers;
 
 /// The longest bootstrap file that is read, in bytes.
 const MAX_FILE: u64 = 256 * 1024;
@@ -22,6 +26,17 @@ pub struct Bootstrap {
     pub serial: String,
     /// A token of ServiceAccount `macrack-enroll-<serial>`.
     pub token: String,
+    /// The common name in the certificate that the API server shows to kubelets.
+    #[serde(default = "kubelet_client_name")]
+    pub kubelet_client_name: String,
+    /// The CA of that certificate, PEM in base64, where it is not the one in `caData`.
+    #[serde(default)]
+    pub kubelet_client_ca_data: Option<String>,
+}
+
+/// What kubeadm, and most who follow it, have the API server show to kubelets.
+fn kubelet_client_name() -> String {
+    "kube-apiserver-kubelet-client".to_owned()
 }
 
 /// Why a bootstrap file cannot be used.
@@ -49,6 +64,15 @@ impl Bootstrap {
             return Err(wrong(format!("serial {:?} is no serial", read.serial)));
         }
         Ok(read)
+    }
+
+    /// Who may call this Mac's kubelet port.
+    ///
+    /// # Errors
+    /// When the client CA is not base64.
+    pub fn callers(&self) -> Result<Callers, base64::DecodeError> {
+        let ca = self.kubelet_client_ca_data.as_ref().unwrap_or(&self.ca_data);
+        Ok(Callers { ca_pem: BASE64_STANDARD.decode(ca)?, name: self.kubelet_client_name.clone() })
     }
 
     /// Name of the chassis' MacNode.

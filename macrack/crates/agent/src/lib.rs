@@ -28,6 +28,7 @@ pub mod host;
 pub mod identity;
 pub mod images;
 pub mod inventory;
+pub mod kubelet;
 pub mod life;
 pub mod node;
 pub mod orders;

@@ -66,6 +66,10 @@ pub fn agent_account(mac_node: &str) -> String {
 pub fn enroll_account(mac_node: &str) -> String {
     format!("macrack-enroll-{mac_node}")
 }
+/// The CertificateSigningRequest by which a MacNode's agent asks for its serving certificate.
+pub fn serving_request(mac_node: &str) -> String {
+    format!("macrack-serving-{mac_node}")
+}
 /// The placeholder pod of an instance. At most 253 characters, as pod names are: an instance's name has at most 63.
 pub fn placeholder(instance: &str) -> String {
     format!("{POD_PREFIX}{instance}")
