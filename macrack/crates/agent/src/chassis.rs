@@ -22,6 +22,7 @@ use crate::host::{Host, HostFacts, VmProcess, random};
 use crate::identity::Nobody;
 use crate::images::room::{NewDisk, crowded_out};
 use crate::images::{Cache, Manifest, Situation, Source, Standing, Want, Wishes};
+use crate::kubelet;
 use crate::life::{Facts, Life};
 use crate::node::NodeFacts;
 use crate::orders::{self, Action, Decision, GoldenState, View};
@@ -72,6 +73,8 @@ pub struct Chassis {
     pub client: Client,
     /// Name of the own Node.
     pub node: String,
+    /// The port for `kubectl exec` and `logs`.
+    pub kubelet: kubelet::Publisher,
     /// The own MacNode.
     pub mac_node: watch::Receiver<Seen<MacNode>>,
     /// Why the API server takes no token of this Mac, if it says so.
@@ -512,19 +515,24 @@ impl Chassis {
     fn report(&mut self, gathered: &Gathered, decision: &Decision) {
         let vms: BTreeMap<String, Facts> = self.vms.iter().map(|(uid, vm)| (uid.clone(), vm.facts())).collect();
         let pressure = gathered.disk_free.is_some_and(|free| free < reserve(&vms));
-        let facts = NodeFacts { host: self.facts.clone(), disk_pressure: pressure };
+        let facts =
+            NodeFacts { host: self.facts.clone(), disk_pressure: pressure, kubelet_port: self.kubelet.port() };
         self.node_facts.send_if_modified(|old| {
             let changed = *old != facts;
             *old = facts;
             changed
         });
+        let mut targets = kubelet::Targets::new();
         for slot in &gathered.slots {
             let Some(link) = self.links.get(&slot.uid) else { continue };
             let (facts, say) = (vms.get(&slot.uid), decision.says.get(&slot.uid));
             let seen = link.pod();
             let bound = placeholder_of(slot, &seen, &self.node);
+            let alive = facts.is_some_and(|facts| facts.life.is_alive());
+            targets.extend(bound.and_then(|pod| kubelet::target(pod, self.state_dir.vm(&slot.uid), alive)));
             link.tell(Some(instance::render(facts, say)), bound.and_then(|pod| pod::render(pod, facts, say)));
         }
+        self.kubelet.publish(&self.facts.addresses, targets);
         self.report_agent(gathered, decision, &vms);
     }
 

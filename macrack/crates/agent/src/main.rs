@@ -51,7 +51,13 @@ struct Run {
     /// The program macrack-vm; by default the one beside this program
     #[arg(long)]
     vm_binary: Option<PathBuf>,
+    /// The port at which the API server reaches this Mac for kubectl exec and logs; 0 takes a free one
+    #[arg(long, default_value_t = KUBELET_PORT)]
+    kubelet_port: u16,
 }
+
+/// Many simulated Macs share one machine, so each takes a free port.
+const KUBELET_PORT: u16 = if cfg!(feature = "sim") { 0 } else { macrack_agent::kubelet::PORT };
 
 /// Where everything of a chassis is kept unless it is said otherwise; the installer makes it for the agent's user. Short,
 /// since sockets lie in it.
@@ -121,7 +127,8 @@ fn start(arguments: Run) -> Result<()> {
     let store = store(&arguments)?;
     let _lock = state_dir.lock()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let ended = runtime.block_on(run(Options { bootstrap: arguments.bootstrap, state_dir, host, store, vm_binary }));
+    let (bootstrap, kubelet_port) = (arguments.bootstrap, arguments.kubelet_port);
+    let ended = runtime.block_on(run(Options { bootstrap, state_dir, host, store, vm_binary, kubelet_port }));
     // a copy under way is of no use to anyone
     runtime.shutdown_background();
     ended

@@ -37,6 +37,8 @@ pub struct NodeFacts {
     pub host: HostFacts,
     /// Less is free than must stay free.
     pub disk_pressure: bool,
+    /// The port of `kubectl exec` and `logs`.
+    pub kubelet_port: u16,
 }
 
 /// The patch that brings the status of `node` to what it should be; `None` when it is.
@@ -73,6 +75,9 @@ fn desired(node: &Node, facts: &NodeFacts, now: Timestamp) -> Value {
         "allocatable": resources,
         "addresses": addresses,
         "conditions": conditions(node, facts, now),
+        "daemonEndpoints": { "kubeletEndpoint": { "Port": facts.kubelet_port } },
+        // exec then arrives as plain WebSocket, from Kubernetes 1.36 on
+        "declaredFeatures": ["ExtendWebSocketsToKubelet"],
         "nodeInfo": {
             "operatingSystem": "darwin",
             "architecture": "arm64",
@@ -228,6 +233,7 @@ mod tests {
                 unread: Vec::new(),
             },
             disk_pressure: false,
+            kubelet_port: 10_250,
         }
     }
 

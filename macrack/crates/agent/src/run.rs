@@ -20,6 +20,7 @@ use crate::host::Host;
 use crate::identity::{Credential, Identity, Told, client};
 use crate::images::{Cache, ImageStore, Puller, Wishes};
 use crate::inventory;
+use crate::kubelet;
 use crate::node::{self, NodeFacts};
 use crate::quota::Quota;
 use crate::reboot::{Hostd, Rebooter};
@@ -41,6 +42,8 @@ pub struct Options {
     pub store: Arc<dyn ImageStore>,
     /// The program `macrack-vm`.
     pub vm_binary: PathBuf,
+    /// The port for `kubectl exec` and `logs`; 0 takes a free one.
+    pub kubelet_port: u16,
 }
 
 /// Runs an agent until SIGTERM or SIGINT; the VMs live on. The caller holds the lock.
@@ -63,7 +66,7 @@ pub async fn run(options: Options) -> Result<()> {
 }
 
 async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task::JoinHandle<()>> {
-    let Options { bootstrap: bootstrap_file, state_dir, host, store, vm_binary } = options;
+    let Options { bootstrap: bootstrap_file, state_dir, host, store, vm_binary, kubelet_port } = options;
     let bootstrap = Bootstrap::read(&bootstrap_file)?;
     let facts = host.facts().context("the facts of this Mac cannot be read")?;
     if facts.serial != bootstrap.serial {
@@ -94,10 +97,16 @@ async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task:
     let (see_node, node) = watch::channel(Seen::default());
     let (see_mac_node, mac_node) = watch::channel(Seen::default());
     let (report, reported) = watch::channel(None);
-    let (node_facts, node_wanted) = watch::channel(NodeFacts { host: facts.clone(), disk_pressure: false });
+    let callers = bootstrap.callers().context("the client CA in the bootstrap file is no base64")?;
     let (identity, Told { ready: mut has_token, nobody }) =
         Identity::new(bootstrap_file, bootstrap, state_dir.token(), credential, client.clone(), bell.clone());
     tasks.spawn(identity.keep(node.clone()));
+    let wish = kubelet::Wish::new(&mac_node_name, state_dir.path());
+    let serving = (client.clone(), wish, node_name.clone());
+    let address = kubelet::listen_on(&facts.addresses, kubelet_port);
+    let kubelet = kubelet::start(address, callers, serving, has_token.clone(), tasks).await?;
+    let (node_facts, node_wanted) =
+        watch::channel(NodeFacts { host: facts.clone(), disk_pressure: false, kubelet_port: kubelet.port() });
 
     // without any token every request would be in vain
     let (talker, name, to) = (client.clone(), node_name.clone(), bell.clone());
@@ -133,6 +142,7 @@ async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task:
         situation,
         client,
         node: node_name,
+        kubelet,
         mac_node,
         nobody,
         held: None,

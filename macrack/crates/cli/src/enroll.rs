@@ -53,6 +53,10 @@ pub(crate) struct Enroll {
     /// The CA that the Mac shall trust, PEM, if your kubeconfig names none
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
+    /// The common name in the certificate that your API server shows to kubelets (--kubelet-client-certificate): the
+    /// only caller whom the Mac answers exec and logs
+    #[arg(long, value_name = "NAME", default_value = "kube-apiserver-kubelet-client")]
+    kubelet_client_name: String,
 }
 
 fn token_life(text: &str) -> Result<Span, String> {
@@ -71,6 +75,7 @@ struct Bootstrap {
     ca_data: String,
     serial: String,
     token: String,
+    kubelet_client_name: String,
 }
 
 impl Enroll {
@@ -86,7 +91,8 @@ impl Enroll {
         let account = names::enroll_account(&names::mac_node(&serial));
         self.account_made(&client, &account).await?;
         let (token, until) = self.token(&client, &account).await?;
-        let bootstrap = Bootstrap { server, ca_data: BASE64_STANDARD.encode(ca), serial, token };
+        let kubelet_client_name = self.kubelet_client_name.clone();
+        let bootstrap = Bootstrap { server, ca_data: BASE64_STANDARD.encode(ca), serial, token, kubelet_client_name };
         let text = serde_json::to_string_pretty(&bootstrap)? + "\n";
         match &self.output {
             None => print!("{text}"),

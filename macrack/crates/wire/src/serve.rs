@@ -23,7 +23,7 @@ use crate::message::{Body, Refusal, RefusalKind, Reply, Request, read_request};
 use crate::session::MAX_SESSIONS;
 
 /// Connections served at once: the sessions that a guest takes, two for an agent, and some for accidents.
-const MAX_CONNECTIONS: usize = MAX_SESSIONS + 16;
+pub const MAX_CONNECTIONS: usize = MAX_SESSIONS + 16;
 /// Unreadable requests that are answered on one connection before it is closed.
 const MAX_MISTAKES: usize = 16;
 /// How long accepting rests after the operating system refused it.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use macrack_wire::link::Limits;
-use macrack_wire::serve::Opening;
+use macrack_wire::serve::{MAX_CONNECTIONS, Opening};
 use macrack_wire::session::{Frame, split};
 use macrack_wire::{Answer, Refusal, Role, Service, Session, VmClient, VmReport, VmState, VmVerb, WireError, serve};
 use tempfile::TempDir;
@@ -143,7 +143,7 @@ async fn every_watcher_gets_the_last_report_and_then_the_end() {
 async fn connections_beyond_the_bound_are_closed_and_room_comes_back() {
     let served = Served::new();
     let mut kept = Vec::new();
-    for _ in 0..16 {
+    for _ in 0..MAX_CONNECTIONS {
         kept.push(served.client().await.unwrap());
     }
     let mut refused = UnixStream::connect(served.socket()).await.unwrap();
