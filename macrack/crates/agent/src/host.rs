@@ -1,7 +1,7 @@
 //! The seam to the Mac itself: what it is, what lives on it, what a VM of it needs.
 //!
-//! A simulated chassis answers from `chassis/chassis.json` (cargo feature `sim`, Linux); the Mac's own
-//! answers come with the real hypervisor.
+//! A Mac answers from its own tools ([`mac`]), a simulated chassis from `chassis/chassis.json` (cargo feature `sim`,
+//! Linux).
 
 use std::io;
 use std::net::IpAddr;
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::doctor::Check;
 
+pub mod mac;
 #[cfg(all(feature = "sim", target_os = "linux"))]
 mod simulated;
 #[cfg(all(feature = "sim", target_os = "linux"))]

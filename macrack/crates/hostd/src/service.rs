@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use macrack_wire::host::{MAX_MACS, MAX_REASON};
 use macrack_wire::link::Limits;
-use macrack_wire::{Answer, HostReceipt, HostReport, HostVerb, Refusal, Role, Service, serve_connection};
+use macrack_wire::{Answer, HostReceipt, HostReport, HostVerb, Refusal, Role, Service, WireError, serve_connection};
 use serde_json::{Value, json};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
@@ -169,8 +169,10 @@ pub async fn serve(listener: UnixListener, host: Host) {
         };
         tokio::spawn(async move {
             let _seat = seat;
-            if let Err(error) = serve_connection(stream, &connection, LIMITS).await {
-                tracing::warn!(%error, uid = peer.uid, "a connection was closed");
+            match serve_connection(stream, &connection, LIMITS).await {
+                // the agent looks now and then whether somebody listens
+                Ok(()) | Err(WireError::Closed(_)) => {}
+                Err(error) => tracing::warn!(%error, uid = peer.uid, "a connection was closed"),
             }
         });
     }

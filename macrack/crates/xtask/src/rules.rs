@@ -19,6 +19,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("thin", &["macrack-api", "macrack-core", "macrack-operator", "macrack-agent", "macrack-wire", "macrack-testkit"]),
     ("vm", &["macrack-operator", "macrack-core", "macrack-agent"]),
     ("guest", &["macrack-operator", "macrack-core", "macrack-agent", "kube"]),
+    ("hostd", &["macrack-operator", "macrack-core", "macrack-agent", "macrack-api", "kube", "k8s-openapi"]),
 ];
 
 /// What `core` may not say: time arrives as `now`, and there is no I/O.

@@ -224,8 +224,9 @@ async fn remove(proof: &Proof, dir: &VmDir) -> Result<()> {
     } else if let Some(pid) = process_of(&*proof.host, dir.path())? {
         end_process(pid);
     }
-    let path = dir.path().to_owned();
-    Ok(tokio::task::spawn_blocking(move || erase(&path)).await??)
+    let dir = dir.clone();
+    // its job first: launchd remembers where it lies
+    Ok(tokio::task::spawn_blocking(move || macrack_vm::launch::forget(&dir).and_then(|()| erase(dir.path()))).await??)
 }
 
 fn erase(path: &Path) -> std::io::Result<()> {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where its premise fails")]
 
 mod chassis;
+mod doctor;
 mod ends;
 mod found;
 mod program;

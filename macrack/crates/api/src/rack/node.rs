@@ -358,7 +358,7 @@ words! {
         ClassNotFound,
         /// The host can start VMs.
         Prepared,
-        /// The agent lacks the entitlement com.apple.security.virtualization.
+        /// The program macrack-vm lacks the entitlement com.apple.security.virtualization.
         EntitlementMissing,
         /// The login keychain of the agent's user is locked.
         KeychainLocked,

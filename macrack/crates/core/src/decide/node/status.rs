@@ -145,7 +145,7 @@ fn host_prepared(agent: Option<&AgentStatus>) -> Fact {
         return fact(
             false,
             Because::EntitlementMissing,
-            "the agent lacks com.apple.security.virtualization: install the signed package",
+            "macrack-vm lacks com.apple.security.virtualization: install the signed package",
         );
     }
     if !host.keychain_unlocked {
