@@ -57,7 +57,12 @@ impl Registry {
         let blobs = options.blobs.clone().unwrap_or_else(|| dir.join("blobs"));
         let config = dir.join("config.yml");
         std::fs::write(&config, written(&blobs, options.tokens.as_ref()))?;
-        let child = Program::new(program).args(["serve"]).arg(&config).start("registry")?;
+        let child = Program::new(program)
+            // it would look for somebody who collects traces
+            .env("OTEL_TRACES_EXPORTER", "none")
+            .args(["serve"])
+            .arg(&config)
+            .start("registry")?;
         child.until_logged(LISTENS, PATIENCE).await?;
         let log = child.log();
         let address = log.split_once(LISTENS).map(|(_, rest)| {

@@ -82,7 +82,7 @@ async fn serve(
     seen: &Mutex<Vec<Asked>>,
     decide: &Decide,
 ) -> std::io::Result<()> {
-    let (head, _) = read_head(&mut client).await?;
+    let (head, mut sent) = read_head(&mut client).await?;
     let asked = Asked { line: head.lines().next().unwrap_or_default().to_owned(), head };
     let before = {
         let mut seen = seen.lock().unwrap();
@@ -105,6 +105,20 @@ async fn serve(
     };
     let lines: Vec<&str> = asked.head.trim_end().lines().filter(dropped).collect();
     server.write_all(format!("{}\r\nConnection: close\r\n\r\n", lines.join("\r\n")).as_bytes()).await?;
+    let length = asked.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0_usize);
+    let mut left = length;
+    while left > 0 {
+        if sent.is_empty() {
+            sent = vec![0; 64 << 10];
+            match client.read(&mut sent).await? {
+                0 => return Ok(()),
+                more => sent.truncate(more),
+            }
+        }
+        server.write_all(&sent).await?;
+        left = left.saturating_sub(sent.len());
+        sent.clear();
+    }
     let (head, mut body) = read_head(&mut server).await?;
     client.write_all(head.as_bytes()).await?;
     let mut passed = 0;
