@@ -100,6 +100,17 @@ impl ApiFacts {
         }
     }
 
+    /// What the agent of the leased Mac says of its macOS.
+    async fn host_version(&self, lease: &Seen<MacNodeLease>) -> Seen<String> {
+        let serial = lease.present().and_then(|lease| lease.status.as_ref()?.serial.as_ref());
+        let Some(serial) = serial else { return Seen::Absent };
+        match get::<MacNode>(&self.cluster(), &names::mac_node(serial)).await {
+            Seen::Present(node) => node.status.and_then(|status| status.agent?.host_version).into(),
+            Seen::Absent => Seen::Absent,
+            Seen::Unknown(why) => Seen::Unknown(why),
+        }
+    }
+
     async fn image_of(&self, name: &str) -> Seen<MacOSImage> {
         let cached = self.catalogue.image.as_ref().and_then(|lookup| lookup(name));
         let ready = |image: &MacOSImage| {
@@ -145,9 +156,9 @@ impl FactSource for ApiFacts {
         wanted.dedup();
         wanted.retain(|name| !classes.contains_key(name));
         let of_others = join_all(wanted.iter().map(|name| self.instance_class(name)));
-        let (node_class, of_others) = tokio::join!(node_class, of_others);
+        let (node_class, of_others, host_version) = tokio::join!(node_class, of_others, self.host_version(&lease));
         classes.extend(wanted.iter().cloned().zip(of_others));
-        instance::Facts { instance, now, lease, others, classes, node_class, image }
+        instance::Facts { instance, now, lease, others, classes, node_class, image, host_version }
     }
 
     async fn lease(&self, lease: MacNodeLease, old: Option<MacNodeLease>) -> lease::Facts {

@@ -26,7 +26,16 @@ impl FactSource for Blind {
             std::future::pending::<()>().await;
         }
         let classes = [(instance.spec.instance_class_name.clone(), blind())].into();
-        instance::Facts { instance, now, lease: blind(), others: blind(), classes, node_class: blind(), image: blind() }
+        instance::Facts {
+            instance,
+            now,
+            lease: blind(),
+            others: blind(),
+            classes,
+            node_class: blind(),
+            image: blind(),
+            host_version: blind(),
+        }
     }
     async fn lease(&self, lease: MacNodeLease, old: Option<MacNodeLease>) -> lease::Facts {
         lease::Facts { lease, old, class: blind(), chassis: blind(), images: vec![] }

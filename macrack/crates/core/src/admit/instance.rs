@@ -39,6 +39,9 @@ pub struct Facts {
     pub node_class: Seen<MacNodeClass>,
     /// The image it names.
     pub image: Seen<MacOSImage>,
+    /// The macOS of the leased Mac, as its agent says. Absent while no Mac is leased or its agent has not said:
+    /// then the agent judges.
+    pub host_version: Seen<String>,
 }
 
 /// Judges the creation of a MacOSInstance.
@@ -61,7 +64,8 @@ fn judge(facts: &Facts) -> Result<Vec<String>, Refusal> {
     let holders = holders(&subject, facts, lease)?;
     two_per_lease(&subject, lease, &holders)?;
     fits(&subject, facts, lease, &holders)?;
-    image_ready(&subject, facts)?;
+    let image = image_ready(&subject, facts)?;
+    runs_there(&subject, facts, image)?;
     Ok(Vec::new())
 }
 
@@ -193,7 +197,7 @@ fn class<'a>(subject: &Subject, facts: &'a Facts, name: &str) -> Result<Option<&
     }
 }
 
-fn image_ready(subject: &Subject, facts: &Facts) -> Result<(), Refusal> {
+fn image_ready<'a>(subject: &Subject, facts: &'a Facts) -> Result<&'a MacOSImage, Refusal> {
     let name = &facts.instance.spec.image_name;
     let image = subject.known(&facts.image, &format!("MacOSImage {name}"))?.ok_or_else(|| {
         subject.refuse(
@@ -207,7 +211,7 @@ fn image_ready(subject: &Subject, facts: &Facts) -> Result<(), Refusal> {
     }
     let status = image.status.as_ref();
     if status.and_then(|s| s.phase) == Some(MacOSImagePhase::Ready) {
-        return Ok(());
+        return Ok(image);
     }
     let ready = status.and_then(|s| condition::find(&s.conditions, "Ready"));
     let why = ready.map(|c| format!(" ({}: {})", c.reason, c.message)).unwrap_or_default();
@@ -216,6 +220,18 @@ fn image_ready(subject: &Subject, facts: &Facts) -> Result<(), Refusal> {
         format!("MacOSImage {name} is not Ready{why}"),
         format!("wait for it (kubectl wait --for=condition=Ready macosimage/{name}), or choose another"),
     ))
+}
+
+/// Nothing is pulled or started that the Mac's macOS cannot run.
+fn runs_there(subject: &Subject, facts: &Facts, image: &MacOSImage) -> Result<(), Refusal> {
+    let Some(host) = subject.known(&facts.host_version, "the leased Mac")? else { return Ok(()) };
+    image.spec.runs_on(host).map_err(|unfit| {
+        subject.refuse(
+            "host-too-old",
+            format!("MacOSImage {} {unfit}", facts.instance.spec.image_name),
+            "choose another image, or ask an admin to upgrade the Mac",
+        )
+    })
 }
 
 #[cfg(test)]

@@ -73,6 +73,7 @@ fn good() -> Facts {
         .into(),
         node_class: Seen::Present(node_class),
         image: Seen::Present(image("Ready")),
+        host_version: Seen::Present("26.1".into()),
     }
 }
 
@@ -302,4 +303,47 @@ fn nothing_is_admitted_because_a_read_failed() {
         assert!(refusal.is_for_now(), "{case}: {refusal}");
         assert!(refusal.to_string().ends_with("; nothing was changed, try again"), "{case}: {refusal}");
     }
+}
+
+#[test]
+fn a_golden_newer_than_the_leased_mac_is_refused_before_anything_is_pulled() {
+    let with = |host: Seen<String>, minimum: Option<&str>| {
+        let mut image = image("Ready");
+        image.spec.minimum_host_version = minimum.map(str::to_owned);
+        says(&Facts { image: Seen::Present(image), host_version: host, ..good() })
+    };
+    for (host, minimum, expected) in [
+        ("15.5", Some("15.0"), "allowed "),
+        (
+            "15.5",
+            Some("26.0"),
+            "[host-too-old] macosinstance team-a/build-3: MacOSImage tahoe needs macOS 26.0 or newer on its Mac, which \
+             has 15.5; choose another image, or ask an admin to upgrade the Mac",
+        ),
+        ("9.9", Some("15.0"), "[host-too-old]"),
+        ("15.10", Some("15.9"), "allowed "),
+        ("15", Some("15.0.0"), "allowed "),
+        ("26.0-beta3", Some("26.0"), "[host-too-old]"),
+        (
+            "",
+            Some("15.0"),
+            "[host-too-old] macosinstance team-a/build-3: MacOSImage tahoe cannot be judged: its Mac does",
+        ),
+        ("15.5", None, "allowed "),
+        ("15.5", Some("fifteen"), "[host-too-old]"),
+    ] {
+        let said = with(Seen::Present(host.into()), minimum);
+        assert!(said.starts_with(expected), "host {host:?}, minimum {minimum:?}: {said}");
+    }
+    assert_eq!(with(Seen::Absent, Some("26.0")), "allowed ", "the agent judges once it has said what it runs");
+    let said = with(Seen::Unknown("timeout".into()), Some("26.0"));
+    assert!(said.starts_with("[try-again] macosinstance team-a/build-3: "), "{said}");
+}
+
+#[test]
+fn a_golden_of_a_later_macos_than_the_leased_mac_is_refused_too() {
+    let mut image = image("Ready");
+    image.spec.contents = read(json!([{"kind": "macOS", "version": "26.1"}]));
+    let said = says(&Facts { image: Seen::Present(image), host_version: Seen::Present("15.6".into()), ..good() });
+    assert!(said.starts_with("[host-too-old]") && said.contains("needs macOS 26 or newer"), "{said}");
 }
