@@ -136,6 +136,9 @@ fn start(arguments: Run) -> Result<()> {
 
 /// Examines this Mac; whether all is good.
 fn examine(arguments: Doctor) -> Result<bool> {
+    if cfg!(target_os = "macos") && rustix::process::geteuid().is_root() {
+        bail!("keychain, session and rights are looked at for the user that asks: run it as the agent's, sudo -u USER");
+    }
     let state_dir = StateDir::open(&arguments.state_dir)?;
     let vm_binary = vm_binary(arguments.vm_binary)?;
     let host = host(&state_dir, &vm_binary)?;

@@ -4,6 +4,7 @@
 
 mod generate;
 mod limit;
+mod marks;
 mod rules;
 
 use anyhow::{Result, bail};

@@ -45,6 +45,7 @@ pub(crate) fn check() -> Result<()> {
         findings.extend(layering(krate, forbidden, &text));
     }
     findings.extend(crate::limit::check(&root())?);
+    findings.extend(crate::marks::check(&root())?);
     if findings.is_empty() {
         return Ok(());
     }
