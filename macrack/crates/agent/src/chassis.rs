@@ -17,6 +17,7 @@ use tokio::sync::watch;
 
 use crate::bell::Bell;
 use crate::gather::{Catalogue, Seen};
+use crate::headroom::reserve;
 use crate::hold;
 use crate::host::{Host, HostFacts, VmProcess, random};
 use crate::identity::Nobody;
@@ -40,8 +41,6 @@ use crate::vms::{Command, Making, Shape, Surroundings, Vm, end_process};
 const LOOK: Duration = Duration::from_secs(10);
 /// Looks from one listing of the host's processes to the next, which costs more than the rest.
 const LIST_EVERY: u32 = 6;
-/// Bytes that the host itself needs free.
-const HOST_RESERVE: u64 = 10_000_000_000;
 
 /// What the loop works with.
 pub struct Chassis {
@@ -121,8 +120,7 @@ impl Gathered {
     /// Bytes that must stay free for the host and the disks that there are; what was half made is made anew.
     fn promised(&self) -> u64 {
         let anew: BTreeSet<&str> = self.to_be_made().into_iter().map(|(uid, _)| uid).collect();
-        let there = self.vms.iter().filter(|(uid, _)| !anew.contains(uid.as_str()));
-        there.fold(HOST_RESERVE, |sum, (_, facts)| sum.saturating_add(facts.growth))
+        reserve(self.vms.iter().filter(|(uid, _)| !anew.contains(uid.as_str())), &self.slots)
     }
 }
 
@@ -514,7 +512,7 @@ impl Chassis {
 
     fn report(&mut self, gathered: &Gathered, decision: &Decision) {
         let vms: BTreeMap<String, Facts> = self.vms.iter().map(|(uid, vm)| (uid.clone(), vm.facts())).collect();
-        let pressure = gathered.disk_free.is_some_and(|free| free < reserve(&vms));
+        let pressure = gathered.disk_free.is_some_and(|free| free < reserve(&vms, &gathered.slots));
         let facts =
             NodeFacts { host: self.facts.clone(), disk_pressure: pressure, kubelet_port: self.kubelet.port() };
         self.node_facts.send_if_modified(|old| {
@@ -548,8 +546,9 @@ impl Chassis {
             vms,
             says: &decision.says,
             receipts: &self.receipts,
-            disk_reserved: reserve(vms),
+            disk_reserved: reserve(vms, &gathered.slots),
             goldens: &gathered.situation.goldens,
+            pulls: &gathered.situation.pulls,
             last_lease: self.last_lease.clone(),
             reboot: self.rebooter.facts(self.asked_reboot().as_ref()),
         });
@@ -577,11 +576,6 @@ fn placeholder_of<'a>(
     let ours = pod.labels().get(macrack_api::names::LABEL_INSTANCE) == Some(&slot.uid);
     let here = pod.spec.as_ref()?.node_name.as_deref() == Some(node);
     (ours && here).then_some(pod)
-}
-
-/// Bytes that must stay free for the disks that there are, and the host.
-fn reserve(vms: &BTreeMap<String, Facts>) -> u64 {
-    vms.values().fold(HOST_RESERVE, |sum, facts| sum.saturating_add(facts.growth))
 }
 
 fn golden_states(situation: &Situation) -> BTreeMap<String, GoldenState> {

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`cluster`] | the way in, as kubectl finds it |
 //! | [`enroll`] | a bootstrap file for a Mac |
+//! | [`image`] | goldens into a registry |
 //! | [`why`] | what an object waits for, as a sentence (pure text: [`sentence`], [`times`]) |
 //! | [`reboot`] | shows the pending reboot of a Mac, and approves it |
 //! | [`maintenance`] | takes a Mac out of use for work on it, and back |
@@ -14,6 +15,7 @@
 
 mod cluster;
 mod enroll;
+mod image;
 mod maintenance;
 mod reboot;
 mod sentence;
@@ -41,6 +43,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     Enroll(enroll::Enroll),
+    Image(image::Image),
     Why(why::Why),
     Reboot(reboot::Reboot),
     Maintenance(maintenance::Maintenance),
@@ -51,6 +54,7 @@ async fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.verb {
         Verb::Enroll(enroll) => enroll.run(&cli.access).await,
+        Verb::Image(image) => image.run().await,
         Verb::Why(why) => why.run(&cli.access).await,
         Verb::Reboot(reboot) => reboot.run(&cli.access).await,
         Verb::Maintenance(maintenance) => maintenance.run(&cli.access).await,

@@ -207,6 +207,7 @@ fn anew(facts: &Facts) -> Decision {
                 sizes: [("small".to_owned(), expand::size())].into(),
                 config: RackConfigSpec::default(),
                 policy_reboots: Seen::Absent,
+                pull_secrets: Default::default(),
                 clocks,
                 node,
                 lease,
@@ -352,9 +353,13 @@ fn act(step: &Step) -> Option<Act> {
             Act::Mark { mac: number(mac_node), lease: uid_of(lease_uid) }
         }
         Step::ClearLease { mac_node, lease_uid, .. } => Act::Clear { mac: number(mac_node), lease: uid_of(lease_uid) },
-        Step::Create { .. } | Step::Apply { .. } | Step::PatchNode { .. } | Step::Own { .. } | Step::Delete { .. } => {
-            return None;
-        }
+        Step::Create { .. }
+        | Step::Apply { .. }
+        | Step::PatchNode { .. }
+        | Step::Own { .. }
+        | Step::Delete { .. }
+        // nothing is decided from it
+        | Step::KeepWipes { .. } => return None,
     })
 }
 

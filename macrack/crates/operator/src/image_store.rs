@@ -1,19 +1,124 @@
-//! Where goldens are looked up when a MacOSImage is made. A directory store for now: the same tree that agents pull
-//! from (`<root>/<registry>/<path>/sha256-<hex>/manifest.json`).
+//! Where goldens are looked up when a MacOSImage is made: in the registry that it names, or, for tests, in the
+//! directory that agents pull from (`<root>/<registry>/<path>/sha256-<hex>/manifest.json`).
 
 use std::{
     path::{Component, Path, PathBuf},
     pin::Pin,
     str::FromStr,
+    sync::Arc,
 };
 
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+use macrack_api::{image::macos_image::Oci, names::SYSTEM_NAMESPACE};
 use macrack_core::decide::image::Resolution;
+use macrack_oci::{Class, Credentials, Golden, client::Mirror};
 use serde::Deserialize;
 
 /// A store that can say whether it has a golden.
 pub trait ImageStore: Send + Sync {
     /// Looks an image up by its pinned reference.
-    fn resolve<'a>(&'a self, reference: &'a str) -> Pin<Box<dyn Future<Output = Resolution> + Send + 'a>>;
+    fn resolve<'a>(&'a self, source: &'a Oci) -> Pin<Box<dyn Future<Output = Resolution> + Send + 'a>>;
+}
+
+/// Which store, and how registries are reached.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StoreArgs {
+    /// Where goldens are looked up: oci, the registries that MacOSImages name; or dir:/absolute/path
+    #[arg(long, env = "MACRACK_IMAGE_STORE", default_value = "oci")]
+    image_store: Kind,
+    /// Ask this mirror before the registry: registry=https://host[:port][/path]; may be given again
+    #[arg(long, value_name = "REGISTRY=URL")]
+    registry_mirror: Vec<Mirror>,
+    /// Speak plain HTTP to this registry, host[:port]; may be given again. Loopback needs no such word
+    #[arg(long, value_name = "HOST")]
+    insecure_registry: Vec<String>,
+}
+
+impl StoreArgs {
+    /// The store; pull secrets are read by `client`.
+    ///
+    /// # Errors
+    /// When this machine's trusted certificates cannot be read.
+    pub fn open(self, client: Client) -> Result<Arc<dyn ImageStore>, macrack_oci::Error> {
+        if let Kind::Directory(store) = self.image_store {
+            return Ok(Arc::new(store));
+        }
+        let mut options = macrack_oci::Options::default();
+        for mirror in self.registry_mirror {
+            options.mirrors.entry(mirror.of.clone()).or_default().push(mirror);
+        }
+        options.insecure.extend(self.insecure_registry);
+        // a pass waits for this: what does not answer soon is asked again by a later one
+        options.patience.tries = 2;
+        options.stall = std::time::Duration::from_secs(10);
+        let secrets = Api::namespaced(client, SYSTEM_NAMESPACE);
+        Ok(Arc::new(OciStore { registries: macrack_oci::Client::new(options)?, secrets }))
+    }
+}
+
+/// What `--image-store` says.
+#[derive(Clone, Debug)]
+enum Kind {
+    Oci,
+    Directory(DirectoryStore),
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "oci" { Ok(Kind::Oci) } else { text.parse().map(Kind::Directory) }
+    }
+}
+
+/// The registries that MacOSImages name.
+struct OciStore {
+    registries: macrack_oci::Client,
+    secrets: Api<Secret>,
+}
+
+impl OciStore {
+    async fn look(&self, source: &Oci) -> Resolution {
+        let client = match self.client(source).await {
+            Ok(client) => client,
+            Err(resolution) => return resolution,
+        };
+        let reference = match source.image.parse() {
+            Ok(reference) => reference,
+            Err(error) => return Resolution::Invalid(format!("{error}")),
+        };
+        let golden = client.manifest(&reference).await.and_then(|bytes| Golden::read(&bytes));
+        match golden {
+            Ok(golden) => Resolution::Found { bytes: golden.disk_bytes },
+            Err(macrack_oci::Error::NotFound(_)) => Resolution::Missing("the registry has no such image".into()),
+            // a pull secret may be mended, so it is asked again
+            Err(error @ macrack_oci::Error::Denied { .. }) => Resolution::Unreachable(error.to_string()),
+            Err(error) if error.class() == Class::Invalid => Resolution::Invalid(error.to_string()),
+            Err(error) => Resolution::Unreachable(error.to_string()),
+        }
+    }
+
+    /// A client with what the image's pull secret holds.
+    async fn client(&self, source: &Oci) -> Result<macrack_oci::Client, Resolution> {
+        let Some(secret) = &source.pull_secret_ref else { return Ok(self.registries.clone()) };
+        let name = format!("pull secret {SYSTEM_NAMESPACE}/{}", secret.name);
+        let found = self.secrets.get_opt(&secret.name).await;
+        let found = found.map_err(|error| Resolution::Unreachable(format!("{name}: {error}")))?;
+        let found = found.ok_or_else(|| Resolution::Unreachable(format!("{name} does not exist; make it")))?;
+        let data = found.data.unwrap_or_default().remove(".dockerconfigjson").ok_or_else(|| {
+            Resolution::Unreachable(format!("{name} is not of type kubernetes.io/dockerconfigjson; make it anew"))
+        })?;
+        let credentials = Credentials::from_docker_config(&data.0);
+        let credentials = credentials.map_err(|error| Resolution::Unreachable(format!("{name}: {error}")))?;
+        Ok(self.registries.with(credentials))
+    }
+}
+
+impl ImageStore for OciStore {
+    fn resolve<'a>(&'a self, source: &'a Oci) -> Pin<Box<dyn Future<Output = Resolution> + Send + 'a>> {
+        Box::pin(self.look(source))
+    }
 }
 
 /// A directory of goldens, `dir:/path` on the command line.
@@ -28,7 +133,7 @@ impl FromStr for DirectoryStore {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.strip_prefix("dir:") {
             Some(path) if Path::new(path).is_absolute() => Ok(Self { root: path.into() }),
-            _ => Err(format!("--image-store {text:?}: write dir: and an absolute path, e.g. dir:/srv/goldens")),
+            _ => Err(format!("--image-store {text:?}: write oci, or dir: and an absolute path, e.g. dir:/srv/goldens")),
         }
     }
 }
@@ -83,8 +188,8 @@ impl DirectoryStore {
 }
 
 impl ImageStore for DirectoryStore {
-    fn resolve<'a>(&'a self, reference: &'a str) -> Pin<Box<dyn Future<Output = Resolution> + Send + 'a>> {
-        Box::pin(self.look(reference))
+    fn resolve<'a>(&'a self, source: &'a Oci) -> Pin<Box<dyn Future<Output = Resolution> + Send + 'a>> {
+        Box::pin(self.look(&source.image))
     }
 }
 

@@ -1,11 +1,11 @@
 //! `macrack-operator`: see the crate.
 
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Parser;
 use kube::Config;
-use macrack_operator::{Options, admission::terminated, clock::Clock, decide, image_store::DirectoryStore};
+use macrack_operator::{Options, admission::terminated, clock::Clock, decide, image_store::StoreArgs};
 
 /// Leases dedicated Macs to the tenants of a cluster and runs their macOS VMs.
 ///
@@ -14,12 +14,15 @@ use macrack_operator::{Options, admission::terminated, clock::Clock, decide, ima
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// Where goldens are looked up: dir:/absolute/path
-    #[arg(long, env = "MACRACK_IMAGE_STORE")]
-    image_store: DirectoryStore,
+    #[command(flatten)]
+    store: StoreArgs,
     /// This replica's name in the leader election; default: the host's name and a process id.
     #[arg(long, env = "POD_NAME")]
     identity: Option<String>,
+    /// Append who leased which Mac from when to when, and every wipe receipt, to this file: JSON lines, each with the
+    /// sha256 of the one before. Put it on a volume that every replica has.
+    #[arg(long, env = "MACRACK_AUDIT_LOG")]
+    audit_log: Option<PathBuf>,
     #[command(flatten)]
     webhook: macrack_operator::admission::AdmissionArgs,
 }
@@ -39,8 +42,9 @@ async fn main() -> Result<()> {
     let webhook = macrack_operator::admission::serve(client.clone(), args.webhook, terminated());
     let options = Options {
         clock: Clock::new(client.clone()),
-        store: Arc::new(args.image_store),
+        store: args.store.open(client.clone())?,
         identity: Some(identity),
+        audit_log: args.audit_log,
         client,
     };
     tokio::select! {

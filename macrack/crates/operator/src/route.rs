@@ -128,7 +128,16 @@ pub(crate) fn image(world: &World, change: &Change<MacOSImage>) -> Vec<Work> {
     [work(Kind::MacOSImage, change.key.clone())]
         .into_iter()
         .chain(of(Kind::MacOSInstance, world.instances.by("image", &change.key.name)))
+        // one that is pulled ahead may come after the lease that names it, with a pull secret to be handed on
+        .chain(of(Kind::MacNode, prefetching(world, &change.key.name)))
         .collect()
+}
+
+fn prefetching(world: &World, image: &str) -> Vec<Arc<MacNode>> {
+    let named = |node: &Arc<MacNode>| {
+        node.status.as_ref().is_some_and(|status| status.prefetch_image_names.iter().any(|name| name == image))
+    };
+    world.nodes.all().into_iter().filter(named).collect()
 }
 
 pub(crate) fn config(world: &World, change: &Change<RackConfig>) -> Vec<Work> {

@@ -15,13 +15,16 @@ use clap::Parser;
 use http::{Method, Request};
 use k8s_openapi::jiff::SignedDuration;
 use kube::{Config, client::ClientBuilder};
-use macrack_operator::{Options, admission, clock::Clock, decide, image_store::DirectoryStore};
+use macrack_operator::{Options, admission, clock::Clock, decide, image_store::StoreArgs};
 use tower::{Layer, Service};
 
 #[derive(Parser)]
 struct Args {
+    /// As the operator's.
     #[arg(long)]
-    image_store: DirectoryStore,
+    audit_log: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    store: StoreArgs,
     #[arg(long)]
     identity: String,
     #[arg(long, default_value_t = 0, allow_hyphen_values = true)]
@@ -58,9 +61,10 @@ async fn main() -> Result<()> {
         if args.no_webhook {
             std::future::pending::<()>().await;
         }
-        admission::serve(plain, args.webhook, admission::terminated()).await
+        admission::serve(plain.clone(), args.webhook, admission::terminated()).await
     };
-    let options = Options { client, clock, store: Arc::new(args.image_store), identity: None };
+    let store = args.store.open(plain.clone())?;
+    let options = Options { client, clock, store, identity: None, audit_log: args.audit_log };
     let _ = args.identity;
     tokio::select! {
         served = serve => served,

@@ -24,6 +24,6 @@ pub mod store;
 pub use cache::{Cache, Golden};
 pub use oci::OciStore;
 pub use progress::{Account, Progress};
-pub use pull::{Measure, Puller, Situation, Standing, Want, Wishes};
+pub use pull::{Measure, Pulled, Puller, Situation, Standing, Want, Wishes};
 pub use reference::Reference;
 pub use store::{DirectoryStore, ImageStore, Manifest, Source, StoreError};

@@ -87,9 +87,25 @@ pub struct Situation {
     pub goldens: BTreeMap<String, Golden>,
     /// What is asked for and not here.
     pub standings: BTreeMap<String, Standing>,
+    /// The pull under way, and the last that ended well, by hex.
+    pub pulls: BTreeMap<String, Pulled>,
     /// Bytes of the golden under way that are not on the disk yet: they are promised to it.
     pub coming: u64,
 }
+
+/// A pull for the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pulled {
+    /// How far it is.
+    pub account: Account,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// When it ended.
+    pub finished_at: Option<Timestamp>,
+}
+
+/// Pulls that ended and are remembered for those who look a little later.
+const REMEMBERED: usize = 3;
 
 /// Measures the free bytes of the disk.
 pub type Measure = Arc<dyn Fn() -> io::Result<u64> + Send + Sync>;
@@ -105,6 +121,23 @@ pub struct Puller {
     later: BTreeMap<String, Later>,
     /// Partial pulls that nothing asks for, and since when they have been seen so.
     unwanted: BTreeMap<String, Instant>,
+}
+
+impl Situation {
+    /// Notes that a pull ended well, and forgets the oldest of the others.
+    fn end(&mut self, hex: &str) {
+        let Some(pull) = self.pulls.get_mut(hex) else { return };
+        let took = Timestamp::now().duration_since(pull.started_at);
+        let millis = u64::try_from(took.as_millis()).unwrap_or(0).max(1);
+        pull.account.bytes = pull.account.total_bytes;
+        pull.account.bytes_per_second = Some(pull.account.total_bytes.saturating_mul(1000) / millis);
+        pull.account.seconds_left = None;
+        pull.finished_at = Some(Timestamp::now());
+        while self.pulls.len() > REMEMBERED {
+            let oldest = self.pulls.iter().min_by_key(|(_, pull)| pull.started_at).map(|(hex, _)| hex.clone());
+            self.pulls.remove(&oldest.unwrap_or_default());
+        }
+    }
 }
 
 /// When a golden that could not be pulled is tried again.
@@ -256,12 +289,18 @@ impl Puller {
                 tracing::info!(golden = %want.source.reference, seconds = began.elapsed().as_secs_f64(), "pulled");
                 self.later.remove(&hex);
                 self.relist();
-                self.tell(|situation| drop(situation.standings.remove(&hex)));
+                self.tell(|situation| {
+                    situation.standings.remove(&hex);
+                    situation.end(&hex);
+                });
             }
             Err(StoreError::Cancelled) => {
                 tracing::info!(golden = %want.source.reference, "the pull was ended: nothing asks for it any more");
                 self.discard(&hex);
-                self.tell(|situation| drop(situation.standings.remove(&hex)));
+                self.tell(|situation| {
+                    situation.standings.remove(&hex);
+                    situation.pulls.remove(&hex);
+                });
             }
             Err(error) => self.failed(want, error),
         }
@@ -290,7 +329,10 @@ impl Puller {
         let pause = if for_room { ROOM_RETRY } else { later.backoff.next_delay() };
         // a registry may name an hour; a Mac looks a little earlier whether that was the last word
         later.at = Instant::now() + pause.max(after.unwrap_or_default().min(MOST_PATIENCE));
-        self.tell(|situation| drop(situation.standings.insert(hex, Standing::Refused(why))));
+        self.tell(|situation| {
+            situation.pulls.remove(&hex);
+            situation.standings.insert(hex, Standing::Refused(why));
+        });
     }
 
     async fn try_pull(&mut self, want: &Want, wishes: &Wishes) -> Result<(), StoreError> {
@@ -343,7 +385,7 @@ impl Puller {
         fetch: impl Future<Output = Result<Manifest, StoreError>>,
         watchdog: &Watchdog,
     ) -> Result<Manifest, StoreError> {
-        let began = Instant::now();
+        let (began, started_at) = (Instant::now(), Timestamp::now());
         let mut fetch = std::pin::pin!(fetch);
         let mut tick = tokio::time::interval(PROGRESS_EVERY);
         loop {
@@ -353,6 +395,7 @@ impl Puller {
                     let account = watchdog.progress.account(began.elapsed());
                     self.tell(|s| {
                         s.standings.insert(hex.to_owned(), Standing::Pulling(account));
+                        s.pulls.insert(hex.to_owned(), Pulled { account, started_at, finished_at: None });
                         s.coming = watchdog.progress.left();
                     });
                 }

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use macrack_api::Quantity;
 use macrack_api::rack::node::{
-    AgentStatus, Golden, Hardware, HostFacts as Prepared, LeaseRecord, QuotaFacts, RebootFacts, Slot, Vm, VmState,
-    WipeReceipt,
+    AgentStatus, Golden, Hardware, HostFacts as Prepared, LeaseRecord, Pull, QuotaFacts, RebootFacts, Slot, Vm,
+    VmState, WipeReceipt,
 };
 
 use super::{MESSAGE, bounded, state};
@@ -22,6 +22,8 @@ use crate::writer::Report;
 
 /// Most entries of a list in the report, as the schema says.
 const LIST: usize = 16;
+/// Most pulls in the report, as the schema says.
+const PULLS: usize = 4;
 /// Free disk is reported in whole gigabytes, so that it changes seldom.
 const GIGABYTE: u64 = 1_000_000_000;
 
@@ -46,6 +48,8 @@ pub struct Sources<'a> {
     pub disk_reserved: u64,
     /// Goldens by hex.
     pub goldens: &'a BTreeMap<String, images::Golden>,
+    /// Pulls by hex.
+    pub pulls: &'a BTreeMap<String, images::Pulled>,
     /// The last lease.
     pub last_lease: Option<LeaseRecord>,
     /// The last reboot that was asked of the host.
@@ -71,6 +75,9 @@ impl Report for AgentReport {
             report.status.disk_reserved = None;
             let pulling = report.status.vms.iter_mut().filter(|vm| vm.state == VmState::Pulling);
             pulling.for_each(|vm| vm.message = None);
+            for pull in report.status.pulls.iter_mut().filter(|pull| pull.finished_at.is_none()) {
+                (pull.bytes, pull.bytes_per_second, pull.seconds_left) = (0, None, None);
+            }
             report
         };
         without_progress(self) != without_progress(written)
@@ -108,6 +115,7 @@ pub fn render(sources: &Sources<'_>) -> AgentStatus {
         vms: vms(sources),
         last_lease: sources.last_lease.clone(),
         goldens: goldens(sources),
+        pulls: pulls(sources),
     }
 }
 
@@ -163,6 +171,20 @@ fn goldens(sources: &Sources<'_>) -> Vec<Golden> {
     sources.goldens.iter().take(LIST).map(render).collect()
 }
 
+fn pulls(sources: &Sources<'_>) -> Vec<Pull> {
+    let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let render = |(hex, pull): (&String, &images::Pulled)| Pull {
+        digest: format!("sha256:{hex}"),
+        bytes: number(pull.account.bytes),
+        total_bytes: number(pull.account.total_bytes),
+        bytes_per_second: pull.account.bytes_per_second.map(number),
+        seconds_left: pull.account.seconds_left.map(number),
+        started_at: Time(seconds(pull.started_at)),
+        finished_at: pull.finished_at.map(|at| Time(seconds(at))),
+    };
+    sources.pulls.iter().take(PULLS).map(render).collect()
+}
+
 /// A number of bytes or bits as a person writes a disk or a port: decimal.
 fn decimal(n: u64) -> Quantity {
     let units = [("T", 1_000_000_000_000u64), ("G", GIGABYTE), ("M", 1_000_000), ("k", 1000)];
@@ -191,7 +213,15 @@ mod tests {
     }
 
     fn vm(state: VmState, message: &str) -> Vm {
-        Vm { uid: "u".to_owned(), state, guest_ready: false, message: Some(message.to_owned()), since: None, cloned_by: None, wipe: None }
+        Vm {
+            uid: "u".to_owned(),
+            state,
+            guest_ready: false,
+            message: Some(message.to_owned()),
+            since: None,
+            cloned_by: None,
+            wipe: None,
+        }
     }
 
     #[test]
@@ -252,6 +282,7 @@ mod tests {
                 receipts: &receipts,
                 disk_reserved: 1_500_000_000,
                 goldens: &goldens,
+                pulls: &BTreeMap::new(),
                 last_lease: None,
                 reboot: None,
             };

@@ -49,6 +49,7 @@ pub struct Source {
 /// An OCI image.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.pullSecretRef) || !self.pullSecretRef.name.startsWith('macrack-')").message("[pull-secret-own] spec.source.oci.pullSecretRef: Secrets named macrack-… are the operator's own and are not handed to Macs; give the pull secret another name"))]
 pub struct Oci {
     /// `registry/path@sha256:<64 hex>`: pinned, so that the name means the same for ever.
     #[schemars(length(min = 1, max = 512))]

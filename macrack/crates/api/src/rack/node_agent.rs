@@ -55,6 +55,11 @@ pub struct AgentStatus {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["digest".into()]))]
     pub goldens: Vec<Golden>,
+    /// The pull under way and the last ones that ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["digest".into()]))]
+    pub pulls: Vec<Pull>,
 }
 
 /// A lease that an agent remembers.
@@ -280,4 +285,30 @@ pub struct Golden {
     pub clones: i32,
     /// When it was last used, to the hour so that it changes seldom.
     pub last_used: Time,
+}
+
+/// A golden on its way to a chassis, told every few seconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Pull {
+    /// `sha256:…`, the image's digest.
+    #[schemars(length(max = 80))]
+    pub digest: String,
+    /// Bytes of its disk that are there.
+    #[schemars(range(min = 0))]
+    pub bytes: i64,
+    /// Bytes of its disk in all.
+    #[schemars(range(min = 0))]
+    pub total_bytes: i64,
+    /// Since the pull began; not known in its first second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<i64>,
+    /// At this rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<i64>,
+    /// When it began.
+    pub started_at: Time,
+    /// When it was whole, checked and in the cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Time>,
 }

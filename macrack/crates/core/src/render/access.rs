@@ -1,6 +1,7 @@
 //! What a chassis' agent may do: exact by resourceNames wherever RBAC can say it; the policies in
 //! `deploy/policies` narrow the writes.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use macrack_api::names::{self, AGENT_NAMESPACE, LABEL_SERIAL};
@@ -162,6 +163,19 @@ pub fn lease(mac_node: &str, namespace: &str, instances: &[&str], secrets: &[Str
         role(Kind::Role, &agent, Some(namespace), mac_node, Value::Array(rules)),
         binding(&agent, Some(namespace), mac_node, &agent),
     )
+}
+
+/// The pull secrets that the agent may read in the operator's namespace: exactly these. `secrets` must not be empty for
+/// the Role to be of use.
+pub fn pull_secrets(mac_node: &str, secrets: &BTreeSet<String>) -> ((Ref, Value), (Ref, Value)) {
+    let agent = names::agent_account(mac_node);
+    let mut rules = Vec::new();
+    // an empty resourceNames list means "all": a rule without names is left out instead
+    if !secrets.is_empty() {
+        rules.push(json!({ "apiGroups": [""], "resources": ["secrets"], "resourceNames": secrets, "verbs": ["get"] }));
+    }
+    let namespace = Some(names::SYSTEM_NAMESPACE);
+    (role(Kind::Role, &agent, namespace, mac_node, Value::Array(rules)), binding(&agent, namespace, mac_node, &agent))
 }
 
 #[cfg(test)]

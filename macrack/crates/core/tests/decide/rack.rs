@@ -80,6 +80,7 @@ pub struct Rack {
     pub image: Seen<MacOSImageSpec>,
     pub config: RackConfigSpec,
     pub policy_reboots: Seen<Vec<Timestamp>>,
+    pub pull_secrets: BTreeMap<String, String>,
 }
 
 pub fn class() -> MacNodeClass {
@@ -224,6 +225,7 @@ impl Rack {
             image: Seen::Absent,
             config: RackConfigSpec::default(),
             policy_reboots: Seen::Absent,
+            pull_secrets: BTreeMap::new(),
         }
     }
 
@@ -364,6 +366,7 @@ impl Rack {
             claim: self.claim.clone(),
             config: self.config.clone(),
             policy_reboots: self.policy_reboots.clone(),
+            pull_secrets: self.pull_secrets.clone(),
         }
     }
 
@@ -505,6 +508,10 @@ fn word(step: &Step) -> String {
         Step::Bind { mac_node, lease_ref, .. } => format!("bind {mac_node} to {}", lease_ref.name),
         Step::RaiseFloor { to, .. } => format!("raise floor to {to}"),
         Step::SetSlots { to, .. } => format!("slots [{}]", slots(to)),
+        Step::KeepWipes { to, .. } => {
+            let uids: Vec<&str> = to.iter().map(|w| w.uid.trim_start_matches('0')).collect();
+            format!("keep wipes [{}]", uids.join(" "))
+        }
         Step::MarkReleasing { .. } => "mark releasing".into(),
         Step::ClearLease { .. } => "clear lease".into(),
         Step::Create { object, body } if object.kind == Kind::Node => format!("create Node {}", taints(body)),

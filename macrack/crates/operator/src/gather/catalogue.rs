@@ -20,7 +20,7 @@ use crate::cache::Key;
 pub async fn image(sources: &Sources, key: &Key) -> Option<Pass> {
     let Seen::Present(image) = sources.world.images.get(key) else { return None };
     let resolution =
-        if must_resolve(&image) { Some(sources.store.resolve(&image.spec.source.oci.image).await) } else { None };
+        if must_resolve(&image) { Some(sources.store.resolve(&image.spec.source.oci).await) } else { None };
     let facts = Facts {
         now: sources.clock.now(),
         image: image.as_ref().clone(),

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::{cache::Key, clock::Clock, image_store::ImageStore, world::World};
+use crate::{audit::Audit, cache::Key, clock::Clock, image_store::ImageStore, world::World};
 
 pub use catalogue::{config, image, node_class, size};
 pub use instance::instance;
@@ -39,6 +39,8 @@ pub struct Sources {
     pub clock: Clock,
     /// Where goldens are looked up.
     pub store: Arc<dyn ImageStore>,
+    /// Where it is told who leases what, and what was wiped.
+    pub audit: Option<Arc<Audit>>,
     /// Held by the one pass that may ask for a reboot, or approve one.
     pub reboots: Arc<Mutex<()>>,
 }

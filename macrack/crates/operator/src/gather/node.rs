@@ -50,7 +50,7 @@ pub async fn node(sources: &Sources, key: &Key) -> Option<Pass> {
         uid: node.uid().unwrap_or_default(),
         verdict: check::node(&facts, &plan),
         plan,
-        status: own_part(node.status.as_ref(), &["agent", "leaseRef", "slots"]),
+        status: own_part(node.status.as_ref(), &["agent", "leaseRef", "slots", "wipes"]),
     })
 }
 
@@ -155,6 +155,12 @@ async fn facts(sources: &Sources, node: &MacNode, policy_reboots: Seen<Vec<Times
         },
         instances: Seen::Present(instances),
         holders,
+        pull_secrets: world
+            .images
+            .all()
+            .iter()
+            .filter_map(|image| Some((image.name_any(), image.spec.source.oci.pull_secret_ref.as_ref()?.name.clone())))
+            .collect(),
         sizes: world.sizes.all().iter().map(|c| (c.name_any(), c.spec.clone())).collect(),
         kube_node: kube_node(sources, &name).await,
         existing,

@@ -20,6 +20,7 @@ mod place;
 mod quarantine;
 mod reboot;
 mod status;
+mod wipes;
 
 use std::collections::BTreeMap;
 
@@ -33,6 +34,7 @@ use macrack_api::{
 pub use hold::{Hold, maximum};
 pub use orders::capacity;
 pub use status::{Leasable, leasable};
+pub use wipes::{digest, in_words};
 
 use crate::{
     clock::Clocks,
@@ -58,6 +60,8 @@ pub struct Facts {
     pub instances: Seen<Vec<MacOSInstance>>,
     /// For each uid in a slot: the instance of that namespace and name, whatever its uid.
     pub holders: BTreeMap<String, Seen<MacOSInstance>>,
+    /// Of every image that has one: the Secret in the operator's namespace that its registry wants to see.
+    pub pull_secrets: BTreeMap<String, String>,
     /// Instance classes by name.
     pub sizes: BTreeMap<String, InstanceClassSpec>,
     /// The Kubernetes Node.
@@ -117,10 +121,12 @@ pub fn decide(facts: &Facts) -> Plan {
     place::restore_lease(facts, &mut plan);
     place::ensure(facts, &mut plan);
     place::revoke(facts, &mut plan);
+    place::hand_on_pull_secrets(facts, &mut plan);
     if let (Some(to), Some(lease_ref)) = (hold.raised_floor(), facts.lease_ref()) {
         let (mac_node, mac_node_uid) = (name.clone(), mac_node_uid.clone());
         plan.steps.push(Step::RaiseFloor { mac_node, mac_node_uid, lease_uid: lease_ref.uid.clone(), to });
     }
+    wipes::keep(facts, &mut plan);
     let slots = orders::decide(facts, &hold);
     let was = facts.status().slots;
     if slots != was {

@@ -1,10 +1,12 @@
 //! What the operator keeps around a chassis: its finalizer, its Node with the taint that leaseRef implies, the
 //! access of its agent.
 
+use std::collections::BTreeSet;
+
 use kube::ResourceExt;
 use macrack_api::{
     names::{self, FINALIZER_NODE},
-    rack::node::LeaseRef,
+    rack::node::{LeaseRef, Slot},
 };
 use serde_json::{Value, json};
 
@@ -132,11 +134,30 @@ pub(super) fn grant(facts: &Facts, hold: &Hold, plan: &mut Plan) {
     }
 }
 
+/// The agent may read the pull secrets of the images that its chassis is to have, by name, in the operator's namespace;
+/// without a lease none.
+pub(super) fn hand_on_pull_secrets(facts: &Facts, plan: &mut Plan) {
+    let status = facts.status();
+    let leased = status.lease_ref.as_ref().is_some_and(|lease| !lease.releasing);
+    let of_slot = |slot: &Slot| Some(facts.holders.get(&slot.uid)?.present()?.spec.image_name.clone());
+    let images = status.prefetch_image_names.iter().cloned().chain(status.slots.iter().filter_map(of_slot));
+    let secrets: BTreeSet<String> = images.filter_map(|image| facts.pull_secrets.get(&image).cloned()).collect();
+    let (role, binding) = access::pull_secrets(&facts.node.name_any(), &secrets);
+    for (object, body) in [role, binding] {
+        if leased && !secrets.is_empty() {
+            apply_if_changed(facts, object, body, plan);
+        } else if facts.existing.contains_key(&object) {
+            plan.steps.push(Step::Delete { object, uid: None });
+        }
+    }
+}
+
 /// Access in a namespace that does not have the chassis goes whenever it is seen: an earlier lease's, should a cache that
 /// was behind have hidden it at the release.
 pub(super) fn revoke(facts: &Facts, plan: &mut Plan) {
     let account = names::agent_account(&facts.node.name_any());
-    let own = [names::AGENT_NAMESPACE, "kube-node-lease"];
+    // what there is in the operator's own namespace is looked after by `hand_on_pull_secrets`
+    let own = [names::AGENT_NAMESPACE, names::SYSTEM_NAMESPACE, "kube-node-lease"];
     let holder = tainting(facts).map(|r| r.namespace);
     let left = facts.existing.keys().filter(|object| {
         matches!(object.kind, Kind::Role | Kind::RoleBinding)
