@@ -23,6 +23,7 @@ pub mod bootstrap;
 pub mod chassis;
 pub mod doctor;
 pub mod gather;
+pub mod headroom;
 pub mod hold;
 pub mod host;
 pub mod identity;

@@ -85,8 +85,10 @@ pub enum Action {
 /// What is reported of a uid in the place of what its task knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Say {
-    /// Nothing of it is here.
+    /// It is ordered to be wiped, and nothing of it is here.
     Wiped,
+    /// It is ordered not to run, and was not made yet.
+    Unmade,
     /// Its golden is being pulled.
     Pulling(String),
     /// It waits for something else.
@@ -124,7 +126,8 @@ pub fn decide(view: &View<'_>) -> Decision {
 fn stop(slot: &Slot, life: Option<&Life>, decision: &mut Decision) {
     let uid = slot.uid.clone();
     match life {
-        None => drop(decision.says.insert(uid, Say::Wiped)),
+        // Wiped would say that it was destroyed: it was never made, and may be made yet
+        None => drop(decision.says.insert(uid, Say::Unmade)),
         Some(Life::Starting | Life::Running | Life::Unknown(_)) => decision.actions.push(Action::Stop(uid)),
         Some(Life::AtRest(Rest::Ready)) => {}
         Some(Life::AtRest(_)) => decision.actions.push(Action::Forget(uid)),

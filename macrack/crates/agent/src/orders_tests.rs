@@ -188,10 +188,10 @@ fn without_a_bound_placeholder_nothing_starts() {
 }
 
 #[test]
-fn a_uid_that_was_never_here_is_answered_wiped() {
-    for order in [Order::Stop, Order::Wipe] {
+fn a_uid_that_was_never_here_is_wiped_as_ordered_and_stopped_as_ordered() {
+    for (order, say) in [(Order::Wipe, Say::Wiped), (Order::Stop, Say::Unmade)] {
         let decision = world(&[("a", order)]).decide();
-        assert_eq!(decision.says, [("a".to_owned(), Say::Wiped)].into(), "{order:?}");
+        assert_eq!(decision.says, [("a".to_owned(), say)].into(), "{order:?}");
         assert!(decision.actions.is_empty());
     }
     assert!(world(&[("a", Order::Run)]).decide().says.is_empty(), "one that is to run is made");

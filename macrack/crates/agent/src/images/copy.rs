@@ -321,4 +321,67 @@ mod tests {
             assert!(refused.to_string().contains(words), "{error}: {refused}");
         }
     }
+
+    /// A mounted file system that shares blocks; unmounted when dropped.
+    struct Xfs(tempfile::TempDir);
+
+    impl Xfs {
+        /// `None`, with the reason, where this machine cannot make and mount one: it takes root, a kernel with XFS and
+        /// loop devices, and mkfs.xfs of the package xfsprogs.
+        fn mounted() -> Result<Xfs, String> {
+            let dir = tempfile::tempdir().unwrap();
+            let (image, mount) = (dir.path().join("image"), dir.path().join("mount"));
+            std::fs::create_dir(&mount).unwrap();
+            File::create(&image).unwrap().set_len(512 << 20).unwrap();
+            let run = |program: &str, arguments: &[&std::ffi::OsStr]| match std::process::Command::new(program)
+                .args(arguments)
+                .output()
+            {
+                Ok(done) if done.status.success() => Ok(()),
+                Ok(done) => Err(format!("{program}: {}", String::from_utf8_lossy(&done.stderr).trim())),
+                Err(error) => Err(format!("{program}: {error}")),
+            };
+            run("mkfs.xfs", &["-q".as_ref(), image.as_os_str()])?;
+            run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), mount.as_os_str()])?;
+            Ok(Xfs(dir))
+        }
+    }
+
+    impl Drop for Xfs {
+        fn drop(&mut self) {
+            let unmounted = std::process::Command::new("umount").arg(self.0.path().join("mount")).status();
+            assert!(unmounted.is_ok_and(|status| status.success()), "{} is still mounted", self.0.path().display());
+        }
+    }
+
+    #[test]
+    fn on_a_file_system_that_shares_blocks_a_clone_takes_none_until_it_is_written() {
+        let xfs = match Xfs::mounted() {
+            Ok(xfs) => xfs,
+            Err(why) => return eprintln!("SKIPPED, reflinks are not tested here: {why}"),
+        };
+        let place = xfs.0.path().join("mount");
+        let (golden, disk) = (place.join("golden"), place.join("disk"));
+        std::fs::write(&golden, vec![7; 64 << 20]).unwrap();
+        std::fs::set_permissions(&golden, std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap();
+        File::open(&golden).unwrap().sync_all().unwrap();
+        let free = || {
+            let found = rustix::fs::statvfs(&place).unwrap();
+            found.f_bavail * found.f_frsize
+        };
+        let before = free();
+        assert_eq!(clone_file(&golden, &disk, 128 << 20, &mut |_| Ok(())).unwrap(), CloneWay::Reflink);
+        assert!(before - free() < 4 << 20, "{} bytes were copied", before - free());
+        // shared blocks count as allocated: what it may still take is the whole of its size
+        let shared = allocated(&disk).unwrap();
+        assert!(shared >= 64 << 20, "{shared}");
+        assert_eq!(crate::images::room::growth(128 << 20, shared, shared), 128 << 20);
+        let clone = OpenOptions::new().write(true).open(&disk).unwrap();
+        clone.write_all_at(&vec![9; 32 << 20], 0).unwrap();
+        clone.sync_all().unwrap();
+        assert!(before - free() >= 32 << 20, "written blocks are its own");
+        assert_eq!(std::fs::read(&golden).unwrap()[..4], [7; 4], "the golden is untouched");
+        drop(clone);
+        drop(xfs);
+    }
 }

@@ -27,6 +27,9 @@ pub(crate) fn bounded(text: &str, most: usize) -> String {
 pub(crate) fn state(life: Option<&Life>, say: Option<&Say>) -> (VmState, Option<String>) {
     match say {
         Some(Say::Wiped) => return (VmState::Wiped, None),
+        Some(Say::Unmade) => {
+            return (VmState::Stopped, Some("ordered to stop before it was made; no disk yet".to_owned()));
+        }
         Some(Say::Waiting(why)) => return (VmState::Waiting, Some(why.clone())),
         Some(Say::Pulling(words)) => return (VmState::Pulling, Some(words.clone())),
         None => {}

@@ -392,7 +392,12 @@ fn judge(dir: &VmDir, left: &BTreeMap<PathBuf, io::Error>) -> io::Result<()> {
 pub(super) async fn wipe(dir: VmDir) -> io::Result<WipeReceipt> {
     let (first, second, third) = (dir.clone(), dir.clone(), dir.clone());
     let journal = blocking(move || begin(&first, Timestamp::now())).await?;
-    let left = blocking(move || destroy(&second, &mut |_| Ok(()))).await?;
+    let left = blocking(move || {
+        // while its property list is still there
+        macrack_vm::launch::forget(&second).map_err(|error| io::Error::new(error.kind(), format!("its job: {error}")))?;
+        destroy(&second, &mut |_| Ok(()))
+    })
+    .await?;
     let by_root = root::wipe(&dir, &uid_of(&dir), &journal.mac_addresses).await?;
     blocking(move || {
         let counted = [(What::DhcpLeases, by_root.dhcp_leases), (What::RootFiles, by_root.leftovers)];

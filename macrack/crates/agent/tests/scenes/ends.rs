@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::Ordering;
 
 use macrack_agent::life::{Life, Rest};
-use macrack_agent::vms::{Command, Vm};
+use macrack_agent::vms::{Command, Vm, wipes};
 use macrack_testkit::child::is_alive;
 use macrack_wire::VmClient;
 use rustix::process::Signal;
@@ -17,10 +17,19 @@ async fn a_wipe_stops_the_vm_first_and_leaves_nothing() {
     let bench = Bench::new().await;
     let vm = bench.running(1).await;
     let pid = bench.pid(1);
+    let address = bench.state_dir.vm(&uid(1)).read_description().unwrap().mac_address.to_string();
+    let leases = bench.state_dir.path().join("chassis/dhcpd_leases");
+    fs::write(&leases, format!("{{\n\tname=payroll\n\thw_address=1,{address}\n}}\n")).unwrap();
     vm.order(Command::Wipe);
-    until(&vm, "gone", |facts| facts.gone).await;
+    let end = until(&vm, "gone", |facts| facts.gone).await;
     assert!(!is_alive(i32::try_from(pid).unwrap()));
     assert_eq!(fs::read_dir(bench.state_dir.vms()).unwrap().count(), 0);
+    assert_eq!(fs::read_to_string(leases).unwrap(), "", "the host still knows the guest's name");
+    let receipt = end.receipt.unwrap();
+    let count = |what: &str| receipt.items.iter().find(|item| item.what == what).map(|item| item.count);
+    assert_eq!((count("disks"), count("process"), count("dhcp-leases")), (Some(2), Some(0), Some(1)), "{receipt:?}");
+    assert!(count("logs") >= Some(1) && count("state") >= Some(3), "{receipt:?}");
+    assert_eq!(wipes(&bench.state_dir.wipes()).unwrap().done[&uid(1)], receipt);
 }
 
 #[tokio::test]

@@ -77,6 +77,28 @@ async fn a_vm_that_went_down_with_its_host_is_told_from_one_that_crashed() {
 }
 
 #[tokio::test]
+async fn a_wipe_that_was_begun_goes_on_without_an_order_also_where_nothing_but_a_lease_is_left() {
+    let bench = Bench::new().await;
+    drop(bench.made(1).await);
+    // killed: of one VM before the first file went, of another after the last
+    for n in [1, 2] {
+        let begun = format!(
+            "{{\"startedAt\":\"2026-01-01T00:00:00Z\",\"agentVersion\":\"0.0.9\",\"macAddresses\":[\"02:00:5e:10:00:0{n}\"]}}"
+        );
+        fs::write(bench.state_dir.wipes().join(format!("{}.json", uid(n))), begun).unwrap();
+    }
+    let leases = bench.state_dir.path().join("chassis/dhcpd_leases");
+    fs::write(&leases, "{\n\thw_address=1,2:0:5e:10:0:1\n}\n{\n\thw_address=1,2:0:5e:10:0:2\n}\n").unwrap();
+    let found = inventory::take(&bench.state_dir, &bench.around).await.unwrap();
+    for n in [1, 2] {
+        let end = until(&found[&uid(n)], "gone", |facts| facts.gone).await;
+        assert_eq!(end.receipt.unwrap().started_at.0.to_string(), "2026-01-01T00:00:00Z", "{n}");
+    }
+    assert_eq!(fs::read_to_string(leases).unwrap(), "");
+    assert_eq!(fs::read_dir(bench.state_dir.vms()).unwrap().count(), 0);
+}
+
+#[tokio::test]
 async fn what_is_no_vm_of_ours_is_left_alone() {
     let bench = Bench::new().await;
     let strange = bench.state_dir.vms().join(".DS_Store");
