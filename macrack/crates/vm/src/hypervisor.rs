@@ -13,6 +13,13 @@ pub enum Event {
     GuestStopped,
     /// The VM broke.
     Crashed(VmError),
+    /// The network card lost what it was plugged into; the VM runs on.
+    NetworkLost {
+        /// Why.
+        error: VmError,
+        /// Whether it was plugged in again.
+        replugged: bool,
+    },
 }
 
 /// One VM. Methods take `&self`, for a start may be under way while others are called; what is behind

@@ -4,15 +4,27 @@
 //! opens a session, starts `macrack-vm run` in it, waits until that one listens (or has ended), and
 //! ends. So a signal to the agent's process group misses the VM, and the init process, not the agent,
 //! reaps it: whether a VM process lives is told by its socket and `state.json`, never by its number.
+//!
+//! On a Mac the process is a job of launchd instead ([`launchd`](crate::launchd)), which owes the launcher nothing;
+//! what it has to say comes through [`announce`](crate::announce).
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use macrack_wire::VmDir;
+use macrack_wire::layout::write_whole;
+
+use crate::announce::{Heard, hear};
+use crate::launchd::{self, Launchd};
+
+/// How long launchd may take to start a job's process, and that to come up.
+const JOB_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What `run` writes to its standard output, as its only line, once its socket takes connections.
 pub const LISTENING: &str = "listening";
@@ -50,12 +62,80 @@ pub fn spawn(binary: &Path, dir: &Path) -> io::Result<u32> {
     })
 }
 
-/// The launcher's part: opens a session, starts this same program in it, and sees it listen.
+/// The launcher's part: starts this same program apart from everybody, and sees it listen.
 ///
 /// # Errors
 /// As [`spawn`].
 pub fn launch(dir: &Path) -> io::Result<u32> {
     let dir = VmDir::new(dir.canonicalize()?);
+    if cfg!(target_os = "macos") {
+        launch_job(&Launchd::of_this_user(), &std::env::current_exe()?, &dir)
+    } else {
+        launch_session(&dir)
+    }
+}
+
+/// Forgets what was kept for the VM's process outside its directory, before the directory goes: on a Mac, its job.
+/// A process that lives is ended with it. Blocks.
+///
+/// # Errors
+/// When it is still there.
+pub fn forget(dir: &VmDir) -> io::Result<()> {
+    if cfg!(target_os = "macos") {
+        Launchd::of_this_user().remove(&launchd::label(launchd::uid(dir)?))?;
+    }
+    Ok(())
+}
+
+/// Starts `binary` as a job of launchd.
+///
+/// # Errors
+/// As [`spawn`].
+pub fn launch_job(launchd: &Launchd, binary: &Path, dir: &VmDir) -> io::Result<u32> {
+    let socket = dir.announcement();
+    match std::fs::remove_file(&socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    // bound before the process can come
+    let listener = UnixListener::bind(&socket)?;
+    let started = (|| {
+        write_whole(&dir.job(), &launchd::job(binary, dir)?)?;
+        launchd.start(&launchd::label(launchd::uid(dir)?), &dir.job())?;
+        hear(listener, JOB_PATIENCE)
+    })();
+    std::fs::remove_file(&socket)?;
+    match started? {
+        Heard::Listening(pid) => Ok(pid),
+        Heard::Held(_) => Err(held(dir)),
+        Heard::Ended(pid) => ended(dir, pid, "its job ended"),
+        Heard::Nobody => Err(io::Error::other(format!(
+            "{}: launchd took its job, and no process came within {JOB_PATIENCE:?}; {} may say why",
+            dir.path().display(),
+            dir.log().display()
+        ))),
+    }
+}
+
+fn held(dir: &VmDir) -> io::Error {
+    let message = format!("{}: another process runs this VM", dir.path().display());
+    io::Error::new(io::ErrorKind::AlreadyExists, message)
+}
+
+/// The process ended before it listened, in the way that `how` says: well enough if it left its last word.
+fn ended(dir: &VmDir, pid: u32, how: &str) -> io::Result<u32> {
+    let last = dir.read_state()?;
+    if last.is_some_and(|last| last.report.pid == pid && last.report.state.is_final()) {
+        return Ok(pid);
+    }
+    Err(io::Error::other(format!(
+        "{}: {how} before it listened; {} says why",
+        dir.path().display(),
+        dir.log().display()
+    )))
+}
+
+fn launch_session(dir: &VmDir) -> io::Result<u32> {
     rustix::process::setsid()?;
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(dir.log())?;
     let mut child = Command::new(std::env::current_exe()?)
@@ -68,20 +148,11 @@ pub fn launch(dir: &Path) -> io::Result<u32> {
     if listens(&mut child)? {
         return Ok(child.id());
     }
-    let ended = child.wait()?;
-    if ended.code() == Some(ALREADY_RUNNING.into()) {
-        let message = format!("{}: another process runs this VM", dir.path().display());
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+    let status = child.wait()?;
+    if status.code() == Some(ALREADY_RUNNING.into()) {
+        return Err(held(dir));
     }
-    let last = dir.read_state()?;
-    if last.is_some_and(|last| last.report.pid == child.id() && last.report.state.is_final()) {
-        return Ok(child.id());
-    }
-    Err(io::Error::other(format!(
-        "{}: macrack-vm ended with {ended} before it listened; {} says why",
-        dir.path().display(),
-        dir.log().display()
-    )))
+    ended(dir, child.id(), &format!("macrack-vm ended with {status}"))
 }
 
 fn listens(child: &mut Child) -> io::Result<bool> {

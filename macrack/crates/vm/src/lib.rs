@@ -15,16 +15,20 @@
 //! - **Nothing that a guest says ends more than the link to it** ([`guest_link`]).
 //! - Whoever holds the auxiliary storage owns the directory: a second process touches nothing in it.
 
+pub mod announce;
 pub mod arbiter;
 pub mod description;
 pub mod guest_link;
 pub mod hypervisor;
 pub mod launch;
+pub mod launchd;
 pub mod notes;
 pub mod rate;
 pub mod service;
 pub mod vm;
 
+#[cfg(target_os = "macos")]
+pub mod mac;
 #[cfg(all(feature = "sim", target_os = "linux"))]
 pub mod sim;
 

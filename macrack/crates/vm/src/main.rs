@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use macrack_vm::launch::ALREADY_RUNNING;
 
-#[cfg(all(feature = "sim", target_os = "linux"))]
+mod install;
+#[cfg(any(target_os = "macos", all(feature = "sim", target_os = "linux")))]
 mod run;
 
 /// Owns one virtual machine, from its start to its end.
@@ -31,6 +32,8 @@ enum Verb {
         #[arg(long)]
         dir: PathBuf,
     },
+    /// Install macOS from a restore image into the bundle of a new golden (on a Mac)
+    Install(install::Install),
 }
 
 #[derive(Debug, clap::Args)]
@@ -39,7 +42,7 @@ struct Run {
     #[arg(long)]
     dir: PathBuf,
     /// The guest's program, for a simulated VM; by default the macrack-guest beside this program
-    #[cfg(feature = "sim")]
+    #[cfg(all(feature = "sim", target_os = "linux"))]
     #[arg(long, env = "MACRACK_GUEST")]
     guest: Option<PathBuf>,
 }
@@ -62,15 +65,20 @@ fn main() -> ExitCode {
             }
         },
         Verb::Run(arguments) => run(arguments),
+        Verb::Install(arguments) => install::main(arguments),
     }
 }
 
-#[cfg(all(feature = "sim", target_os = "linux"))]
+#[cfg(any(target_os = "macos", all(feature = "sim", target_os = "linux")))]
 fn run(arguments: Run) -> ExitCode {
-    run::main(arguments.dir, arguments.guest)
+    run::main(&run::Options {
+        dir: arguments.dir,
+        #[cfg(all(feature = "sim", target_os = "linux"))]
+        guest: arguments.guest,
+    })
 }
 
-#[cfg(not(all(feature = "sim", target_os = "linux")))]
+#[cfg(not(any(target_os = "macos", all(feature = "sim", target_os = "linux"))))]
 fn run(arguments: Run) -> ExitCode {
     eprintln!(
         "macrack-vm: {} cannot be run: this build holds no hypervisor for {}. On Linux, a build with the \

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use macrack_vm::announce::Announcer;
 use macrack_vm::description;
 use macrack_vm::hypervisor::{GuestPort, Hypervisor};
 use macrack_vm::launch::{ALREADY_RUNNING, LISTENING};
 use macrack_vm::service::VmService;
-use macrack_vm::sim::SimulatedVm;
 use macrack_vm::vm::{Vm, first_report, forget_first_boot, write_start_failure};
 use macrack_wire::classify::MACRACK_DOMAIN;
 use macrack_wire::client::connect;
@@ -35,30 +35,42 @@ const MAX_SOCKET_PATH: usize = 103;
 
 const FORCED: u8 = 3;
 
-pub(crate) fn main(dir: PathBuf, guest: Option<PathBuf>) -> ExitCode {
+#[cfg(target_os = "macos")]
+use macrack_vm::mac::MacVm as Machine;
+#[cfg(all(feature = "sim", target_os = "linux"))]
+use macrack_vm::sim::SimulatedVm as Machine;
+
+/// What `run` is told on its command line.
+#[derive(Debug)]
+pub(crate) struct Options {
+    /// The VM's directory.
+    pub(crate) dir: PathBuf,
+    /// The guest's program, of a simulated VM.
+    #[cfg(all(feature = "sim", target_os = "linux"))]
+    pub(crate) guest: Option<PathBuf>,
+}
+
+pub(crate) fn main(options: &Options) -> ExitCode {
     rustix::process::umask(Mode::from_raw_mode(0o077));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ended = match runtime {
-        Ok(runtime) => runtime.block_on(run(&dir, guest)),
+        Ok(runtime) => runtime.block_on(run(options)),
         Err(error) => Err(error),
     };
     match ended {
         Ok(code) => code,
         Err(error) => {
-            tracing::error!(dir = %dir.display(), %error, "macrack-vm ends");
+            tracing::error!(dir = %options.dir.display(), %error, "macrack-vm ends");
             ExitCode::FAILURE
         }
     }
 }
 
-async fn run(dir: &Path, guest: Option<PathBuf>) -> io::Result<ExitCode> {
-    let dir = VmDir::new(dir.canonicalize()?);
+async fn run(options: &Options) -> io::Result<ExitCode> {
+    let dir = VmDir::new(options.dir.canonicalize()?);
+    let mut announcer = Announcer::new(&dir.announcement());
     let uid = dir.path().file_name().unwrap_or_default().to_string_lossy();
     let first = first_report(&uid, Timestamp::now());
-    let guest = match guest {
-        Some(guest) => guest,
-        None => std::env::current_exe()?.with_file_name("macrack-guest"),
-    };
     let handed = match dir.read_state() {
         Ok(last) => last.is_some_and(|last| last.first_boot_handed),
         // without it there is no telling whether the script went over; the guest's own disk decides
@@ -67,9 +79,9 @@ async fn run(dir: &Path, guest: Option<PathBuf>) -> io::Result<ExitCode> {
             !dir.first_boot().exists()
         }
     };
-    let (description, hypervisor) = match prepare(&dir, handed, guest).await {
+    let (description, hypervisor) = match prepare(&dir, handed, options).await {
         Ok(prepared) => prepared,
-        Err(error) => return refuse(&dir, first, error, handed).await,
+        Err(error) => return refuse(&dir, first, error, handed, &mut announcer).await,
     };
     if handed {
         forget_first_boot(&dir)?;
@@ -78,7 +90,7 @@ async fn run(dir: &Path, guest: Option<PathBuf>) -> io::Result<ExitCode> {
         Ok(listener) => listener,
         Err(error) => {
             let error = VmError::new(MACRACK_DOMAIN, 1, error.to_string());
-            return refuse(&dir, first, error, handed).await;
+            return refuse(&dir, first, error, handed, &mut announcer).await;
         }
     };
     let (vm, service) = Vm::new(dir.clone(), hypervisor, first, handed);
@@ -86,6 +98,7 @@ async fn run(dir: &Path, guest: Option<PathBuf>) -> io::Result<ExitCode> {
     stop_on_signals(service.clone())?;
     let server = tokio::spawn(macrack_wire::serve(listener, service, Limits::VM));
     say_listening();
+    announcer.listening();
     let cause = vm.run(&description).await;
     tracing::info!(?cause, "the VM has ended");
     if timeout(LAST_WORDS, server).await.is_err() {
@@ -107,9 +120,27 @@ fn say_listening() {
     }
 }
 
-async fn prepare(dir: &VmDir, handed: bool, guest: PathBuf) -> Result<(VmDescription, SimulatedVm), VmError> {
+/// The VM, behind this system's hypervisor.
+#[cfg(target_os = "macos")]
+fn machine(dir: &VmDir, description: &VmDescription, _: &Options) -> Result<Machine, VmError> {
+    Ok(Machine::new(dir.clone(), description.clone()))
+}
+
+/// The VM, behind the simulated hypervisor, with a guest beside this program.
+#[cfg(all(feature = "sim", target_os = "linux"))]
+fn machine(dir: &VmDir, description: &VmDescription, options: &Options) -> Result<Machine, VmError> {
+    let guest = match &options.guest {
+        Some(guest) => guest.clone(),
+        None => std::env::current_exe()
+            .map_err(|error| VmError::new(MACRACK_DOMAIN, 1, error.to_string()))?
+            .with_file_name("macrack-guest"),
+    };
+    Machine::new(dir.clone(), description.clone(), guest)
+}
+
+async fn prepare(dir: &VmDir, handed: bool, options: &Options) -> Result<(VmDescription, Machine), VmError> {
     let description = description::load(dir, handed)?;
-    let hypervisor = SimulatedVm::new(dir.clone(), description.clone(), guest)?;
+    let hypervisor = machine(dir, &description, options)?;
     let patience = Instant::now() + OWNER_GOES;
     loop {
         match hypervisor.validate() {
@@ -132,11 +163,18 @@ fn owner_is_going(dir: &VmDir) -> bool {
 }
 
 /// Ends before anything ran. If the VM runs in another process, the directory is that one's to write.
-async fn refuse(dir: &VmDir, first: VmReport, error: VmError, handed: bool) -> io::Result<ExitCode> {
+async fn refuse(
+    dir: &VmDir,
+    first: VmReport,
+    error: VmError,
+    handed: bool,
+    announcer: &mut Announcer,
+) -> io::Result<ExitCode> {
     tracing::error!(%error, class = ?error.class, "the VM cannot be started");
     // a description that became unreadable under a running VM is no reason to write over its state
     let served = connect(&dir.socket(), LAST_WORDS).await.is_ok();
     if served || error.class == ErrorClass::AlreadyRunning {
+        announcer.held();
         return Ok(ExitCode::from(ALREADY_RUNNING));
     }
     write_start_failure(dir, first, error, handed)?;

@@ -136,6 +136,10 @@ impl<H: Hypervisor> Vm<H> {
                         self.error = Some(error);
                         Input::Crashed
                     }
+                    Event::NetworkLost { error, replugged } => {
+                        self.network_lost(&error, replugged);
+                        continue;
+                    }
                 },
                 Some(order) = self.stops.recv() => {
                     self.order(order).await;
@@ -170,6 +174,15 @@ impl<H: Hypervisor> Vm<H> {
         };
         let link = GuestLink { port: self.hypervisor.guest_port(), first_boot, news, shutdowns };
         tokio::spawn(link.run());
+    }
+
+    /// The VM runs on; its tenant is told, and what the hypervisor said stays on the Mac.
+    fn network_lost(&self, error: &VmError, replugged: bool) {
+        tracing::error!(%error, replugged, "the network card lost what it was plugged into");
+        self.notes.say(match replugged {
+            true => "the VM lost its network for a moment; it was plugged in again",
+            false => "the VM lost its network; restart the instance to have it back",
+        });
     }
 
     async fn order(&mut self, order: StopOrder) {

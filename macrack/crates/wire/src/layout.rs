@@ -60,6 +60,16 @@ impl VmDir {
         self.0.join("first-boot.sh")
     }
 
+    /// `job.plist`: the launchd job of its process, on a Mac.
+    pub fn job(&self) -> PathBuf {
+        self.0.join("job.plist")
+    }
+
+    /// `up.sock`: where a launcher waits to hear that the process is up; there only meanwhile.
+    pub fn announcement(&self) -> PathBuf {
+        self.0.join("up.sock")
+    }
+
     /// `manifest.json`: a copy of the golden's manifest, for the record of what this clone is made of.
     /// A simulated guest shows the versions in its `contents`.
     pub fn manifest(&self) -> PathBuf {

@@ -4,6 +4,7 @@
 
 mod first_boot;
 mod guests;
+mod launchd;
 mod ownership;
 mod quota;
 mod rack;
