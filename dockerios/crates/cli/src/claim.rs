@@ -54,6 +54,9 @@ enum Step {
 impl Claim {
     pub(crate) async fn run(&self, access: &Access) -> Result<ExitCode> {
         let timeout = duration("--timeout", &self.timeout)?;
+        if let Some(ttl) = &self.ttl {
+            duration("--ttl", ttl)?;
+        }
         let cluster = access.open().await?;
         let claims: Api<MacOSMachineClaim> = cluster.here();
         let claim = self.object().map_err(|why| anyhow!(why))?;

@@ -12,6 +12,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::fleet;
+use crate::plugin::plugin;
 
 pub(crate) async fn a_guest_that_is_not_ready_in_time_gives_back_identity_volume_and_vm_and_stays_as_evidence()
 -> Result<()> {
@@ -70,6 +71,22 @@ pub(crate) async fn a_guest_that_is_not_ready_in_time_gives_back_identity_volume
         .into_values()
         .any(|bytes| bytes.0.starts_with(b"\x89PNG"));
     ensure!(png, "ConfigMap {screen} holds no picture");
+    let dir = tempfile::tempdir()?;
+    let shown = plugin(dir.path(), &["screenshot", "mac/late", "-n", ns]).await?;
+    ensure!(
+        shown.good && shown.out.contains("last screen (ReadinessTimeout) of "),
+        "{}{}",
+        shown.out,
+        shown.err
+    );
+    ensure!(dir.path().join("late.png").is_file(), "no picture was written");
+    let why = plugin(dir.path(), &["why", "mac/late", "-n", ns]).await?;
+    ensure!(
+        why.out.contains("kubectl dockerios screenshot macs/late"),
+        "{}{}",
+        why.out,
+        why.err
+    );
     machines.delete("late", &DeleteParams::default()).await?;
     see::gone(&machines, "late").await
 }

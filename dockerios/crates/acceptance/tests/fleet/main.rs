@@ -9,6 +9,7 @@ mod hundred;
 mod job;
 mod nodes;
 mod orphans;
+mod plugin;
 mod rights;
 
 use std::process::ExitCode;
@@ -69,6 +70,8 @@ fn main() -> ExitCode {
         clones::what_the_operator_writes_is_accepted_by_kubevirts_and_cdis_schemas_with_strict_validation,
         evil::finalizers_of_others_survive_and_a_machine_that_is_going_gets_none_of_ours,
         evil::a_status_does_not_grow_with_what_others_say,
+        plugin::the_plugin_claims_a_machine_says_why_another_waits_and_shows_a_screen,
+        plugin::the_doctor_finds_what_the_cluster_has_and_what_nobody_asked,
     ];
     // a changed definition ends every watch of its kind, the scenes' own too
     let alone = scenes![evil::what_a_newer_schema_wrote_stops_nobody_and_is_not_taken_for_absent];
