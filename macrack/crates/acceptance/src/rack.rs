@@ -48,6 +48,11 @@ impl Rack {
         RACK.get_or_init(|| blocking(|| Rack::install(Some(Operator::default()))))
     }
 
+    /// Where the product's operator writes its audit trail.
+    pub fn audit_log(&self) -> PathBuf {
+        self.store.path().join("audit.jsonl")
+    }
+
     /// The one of this test binary, without an operator yet: the test starts those it needs.
     pub fn bare() -> &'static Rack {
         RACK.get_or_init(|| blocking(|| Rack::install(None)))
@@ -120,6 +125,9 @@ impl Rack {
             .arg("--webhook-listen=127.0.0.1:0")
             .arg("--webhook-url=https://127.0.0.1:{port}")
             .arg(format!("--identity=operator-{number}"));
+        if plain {
+            program = program.arg(format!("--audit-log={}", self.audit_log().display()));
+        }
         if !plain {
             program = program
                 .arg(format!("--operator-hours={}", how.operator_hours))

@@ -4,8 +4,15 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use k8s_openapi::api::core::v1::{Node, Secret};
-use kube::{Api, ResourceExt, api::PostParams, runtime::watcher};
+use k8s_openapi::api::{
+    core::v1::{Node, Secret},
+    events::v1::Event,
+};
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, PostParams},
+    runtime::watcher,
+};
 use macrack_acceptance::{Mac, Rack, SOON, mac, objects};
 use macrack_api::{
     MacNode, MacNodeLease, MacOSInstance, condition,
@@ -95,7 +102,40 @@ async fn two_vms_run_outlive_their_killed_agent_and_the_node_and_are_wiped() -> 
     assert_eq!(mac.chassis.live()?, 0);
     let nodes: Api<MacNode> = Api::all(admin);
     let empty = |n: &MacNode| n.status.as_ref().is_some_and(|s| s.slots.is_empty());
-    expect::until_seen(&nodes, "whole00001", "empty", SOON, empty).await;
+    let node = expect::until_seen(&nodes, "whole00001", "empty", SOON, empty).await;
+    receipts_are_kept(rack, &node, &lease).await
+}
+
+/// What is known of both wipes although their slots are empty: in status, as events, and in the audit trail.
+async fn receipts_are_kept(rack: &Rack, node: &MacNode, lease: &MacNodeLease) -> Result<()> {
+    let wipes = node.status.clone().unwrap_or_default().wipes;
+    let mut names: Vec<&str> = wipes.iter().map(|w| w.name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["one", "two"]);
+    assert!(wipes.iter().all(|w| w.lease_uid == lease.uid() && w.digest.starts_with("sha256:")), "{wipes:?}");
+
+    let trail = std::fs::read_to_string(rack.audit_log())?;
+    let lines = trail.lines().map(serde_json::from_str).collect::<Result<Vec<serde_json::Value>, _>>()?;
+    let of_this = |what: &str| {
+        let lines = lines.iter().filter(|line| line["serial"] == node.spec.serial.as_str() && line["what"] == what);
+        lines.cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(of_this("LeaseBound").len(), 1, "{trail}");
+    let told = of_this("Wiped");
+    assert_eq!(told.len(), 2, "each once, over every pass: {trail}");
+    for line in told {
+        assert!(wipes.iter().any(|w| line["digest"] == w.digest.as_str()), "{line}");
+        let items = line["receipt"]["items"].as_array().cloned().unwrap_or_default();
+        let disks = items.iter().find(|item| item["what"] == "disks").cloned().unwrap_or_default();
+        assert_eq!((&disks["count"], &disks["verifiedBy"]), (&json!(2), &json!("listing of the VM's directory")));
+    }
+
+    let events: Api<Event> = Api::all(rack.plane.admin().await?);
+    let wiped = events.list(&ListParams::default()).await?.into_iter().filter(|e| e.reason.as_deref() == Some("Wiped"));
+    let notes: Vec<String> = wiped.filter_map(|event| event.note).collect();
+    for wipe in &wipes {
+        assert!(notes.iter().any(|note| note.contains(&wipe.digest)), "no event tells of {}: {notes:?}", wipe.name);
+    }
     Ok(())
 }
 

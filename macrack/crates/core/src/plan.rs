@@ -1,7 +1,7 @@
 //! A plan: what is to be done, as data that can be printed, compared in a test and judged by `check`.
 
 use k8s_openapi::jiff::Timestamp;
-use macrack_api::rack::node::{LeaseRef, Slot};
+use macrack_api::rack::node::{LeaseRef, Slot, WipeReceipt, WipeRecord};
 use serde_json::Value;
 
 /// What one pass decided about one object.
@@ -102,6 +102,15 @@ pub enum Step {
     RaiseFloor { mac_node: String, mac_node_uid: String, lease_uid: String, to: Timestamp },
     /// Changes the slots from what was seen.
     SetSlots { mac_node: String, mac_node_uid: String, lease_uid: Option<String>, from: Vec<Slot>, to: Vec<Slot> },
+    /// Keeps what was wiped, before the slots that say so are emptied: `status.wipes` from what was seen. `new` is for the
+    /// event: what of `to` was not kept before, with its receipt.
+    KeepWipes {
+        mac_node: String,
+        mac_node_uid: String,
+        from: Vec<WipeRecord>,
+        to: Vec<WipeRecord>,
+        new: Vec<(WipeRecord, WipeReceipt)>,
+    },
     /// Marks the release as begun.
     MarkReleasing { mac_node: String, mac_node_uid: String, lease_uid: String },
     /// Clears leaseRef. The schema refuses it while anything is left.

@@ -154,6 +154,7 @@ impl Actor {
             Step::Bind { .. }
             | Step::RaiseFloor { .. }
             | Step::SetSlots { .. }
+            | Step::KeepWipes { .. }
             | Step::MarkReleasing { .. }
             | Step::ClearLease { .. } => {
                 let (mac_node, ops) = chassis_patch(step);
@@ -221,6 +222,13 @@ fn chassis_patch(step: &Step) -> (&str, Value) {
             ops.extend(lease_uid.iter().map(|uid| holder(uid)));
             ops.push(test("/status/slots", json!(from)));
             ops.push(json!({ "op": "replace", "path": "/status/slots", "value": to }));
+            (mac_node, Value::Array(ops))
+        }
+        Step::KeepWipes { mac_node, mac_node_uid, from, to, .. } => {
+            let mut ops = vec![chassis(mac_node_uid)];
+            // an empty list is left out of a status: it has no path that could be tested
+            ops.extend((!from.is_empty()).then(|| test("/status/wipes", json!(from))));
+            ops.push(json!({ "op": "add", "path": "/status/wipes", "value": to }));
             (mac_node, Value::Array(ops))
         }
         Step::MarkReleasing { mac_node, mac_node_uid, lease_uid } => (

@@ -9,6 +9,7 @@
 
 pub mod act;
 pub mod admission;
+pub mod audit;
 pub mod cache;
 pub mod clock;
 pub mod feed;
@@ -20,6 +21,7 @@ pub mod route;
 pub mod run;
 pub mod world;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kube::Client;
@@ -37,6 +39,8 @@ pub struct Options {
     pub store: Arc<dyn ImageStore>,
     /// Unique among the replicas, e.g. the pod's name. `None` decides without an election, for a sole process.
     pub identity: Option<String>,
+    /// Where the audit trail is written, if it is: a file on a volume that whoever leads next has as well.
+    pub audit_log: Option<PathBuf>,
 }
 
 /// Leads and decides until leadership is lost or `stop` resolves. Then the process should end: whoever leads next
@@ -56,7 +60,13 @@ pub async fn decide(options: Options, stop: impl Future<Output = ()>) {
             () = &mut stop => return,
         }
     }
+    // not before it leads: the trail has one writer
+    let audit = match options.audit_log.map(|path| audit::Audit::open(&path)).transpose() {
+        Ok(audit) => audit.map(Arc::new),
+        Err(error) => return tracing::error!(%error, "nothing is decided without its audit log, ending"),
+    };
     let sources = gather::Sources {
+        audit,
         world,
         client: options.client,
         clock: options.clock,

@@ -1,14 +1,21 @@
 //! The one loop: take an object, gather and decide, judge, act, report. The kinds differ only in `gather` and in
 //! what core decides.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::{api::core::v1::ObjectReference, jiff::Timestamp};
 use kube::{
-    Client,
+    Client, ResourceExt,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
-use macrack_core::plan::Kind;
+use macrack_core::{
+    decide::node::pulls,
+    plan::{Kind, Step},
+};
 use serde_json::Value;
 
 use crate::{
@@ -30,6 +37,7 @@ pub async fn work(sources: Sources, queue: Arc<Queue<Work>>) {
     let worker = Arc::new(Worker {
         actor: Actor::new(sources.client.clone()),
         recorder: recorder(sources.client.clone()),
+        told: Mutex::default(),
         sources,
         queue,
     });
@@ -49,6 +57,8 @@ pub(crate) fn recorder(client: Client) -> Recorder {
 struct Worker {
     actor: Actor,
     recorder: Recorder,
+    /// News of pulls that were told, and when.
+    told: Mutex<BTreeMap<String, Timestamp>>,
     sources: Sources,
     queue: Arc<Queue<Work>>,
 }
@@ -94,6 +104,7 @@ impl Worker {
             tracing::error!(of = %pass.of, broken, plan = ?pass.plan, "a plan that breaks an invariant was refused");
             return Err(Failure::Transient(format!("the plan would break an invariant: {broken}")));
         }
+        self.audit(work)?;
         let mut acted = Ok(());
         for step in &pass.plan.steps {
             tracing::debug!(of = %pass.of, ?step, "step");
@@ -101,7 +112,9 @@ impl Worker {
             if acted.is_err() {
                 break;
             }
+            self.tell_of(&pass, step).await;
         }
+        self.tell_of_pulls(&pass, work).await;
         // the status is told also after a failure: it says what is waited for
         self.report(&pass).await?;
         acted?;
@@ -110,6 +123,51 @@ impl Worker {
             let wait = Duration::try_from(moment.duration_since(now)).unwrap_or_default();
             wait.max(SHORTEST_WAIT)
         }))
+    }
+
+    /// Writes to the audit trail what is seen of a chassis, before anything is done that would take it out of sight.
+    fn audit(&self, work: &Work) -> Result<(), Failure> {
+        let (Some(audit), Kind::MacNode) = (&self.sources.audit, work.kind) else { return Ok(()) };
+        // not older than what was decided on
+        let seen = self.sources.world.nodes.get(&work.key);
+        let Some(node) = seen.present() else { return Ok(()) };
+        audit.observe(node, self.sources.clock.now()).map_err(|error| Failure::Transient(error.to_string()))
+    }
+
+    /// Events about what was just done.
+    async fn tell_of(&self, pass: &Pass, step: &Step) {
+        let Step::KeepWipes { new, .. } = step else { return };
+        for (record, receipt) in new {
+            let message = macrack_core::decide::node::in_words(record, receipt);
+            self.tell(pass, Summary { reason: "Wiped".to_owned(), message, holds: true }).await;
+        }
+    }
+
+    /// Events about a chassis' pulls, which its agent reports as facts: each once, while it is news.
+    async fn tell_of_pulls(&self, pass: &Pass, work: &Work) {
+        let (world, now) = (&self.sources.world, self.sources.clock.now());
+        if work.kind != Kind::MacNode {
+            return;
+        }
+        let seen = world.nodes.get(&work.key);
+        let Some(agent) = seen.present().and_then(|node| node.status.as_ref()?.agent.clone()) else { return };
+        if agent.pulls.is_empty() {
+            return;
+        }
+        let name = |digest: &str| {
+            let images = world.images.all();
+            images.iter().find(|image| image.spec.source.oci.digest() == Some(digest)).map(|image| image.name_any())
+        };
+        let fresh: Vec<_> = {
+            let mut told = self.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            told.retain(|_, moment| pulls::is_news(*moment, now));
+            let news = pulls::news(&agent, now, &name).into_iter();
+            news.filter(|news| told.insert(format!("{} {}", pass.uid, news.key), now).is_none()).collect()
+        };
+        for news in fresh {
+            let summary = Summary { reason: news.reason.to_owned(), message: news.message, holds: true };
+            self.tell(pass, summary).await;
+        }
     }
 
     /// Writes the status if it differs, and an event when the summary's reason changed.

@@ -303,7 +303,15 @@ impl Rack {
     pub fn vm(mut self, name: &str, state: VmState) -> Self {
         let vms = &mut self.agent().vms;
         vms.retain(|vm| vm.uid != uid(name));
-        vms.push(Vm { uid: uid(name), state, guest_ready: state == VmState::Running, message: None, since: None, cloned_by: None, wipe: None });
+        vms.push(Vm {
+            uid: uid(name),
+            state,
+            guest_ready: state == VmState::Running,
+            message: None,
+            since: None,
+            cloned_by: None,
+            wipe: None,
+        });
         self
     }
     /// An instance with a slot and a VM that does what it is told.
