@@ -14,6 +14,7 @@ use crate::generate::root;
 const FORBIDDEN: &[(&str, &[&str])] = &[
     ("api", &["macrack-core", "macrack-operator", "macrack-agent", "macrack-wire", "macrack-testkit"]),
     ("core", &["macrack-operator", "macrack-agent", "macrack-wire", "macrack-testkit", "tokio", "kube-client"]),
+    ("oci", &["macrack-api", "macrack-core", "macrack-operator", "macrack-agent", "macrack-wire", "kube"]),
     ("wire", &["macrack-core", "macrack-operator", "macrack-agent", "kube"]),
     ("agent", &["macrack-operator", "macrack-core"]),
     ("thin", &["macrack-api", "macrack-core", "macrack-operator", "macrack-agent", "macrack-wire", "macrack-testkit"]),
