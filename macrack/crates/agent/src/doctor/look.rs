@@ -1,5 +1,6 @@
 //! What the doctor asks of everything but the host itself.
 
+use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,6 @@ use kube::{Client, Config};
 
 use super::{Around, Reached};
 use crate::bootstrap::Bootstrap;
-use crate::gather::words;
 use crate::host::Host;
 
 /// How long an answer may take.
@@ -67,14 +67,29 @@ async fn reach(url: String, path: &str, config: Result<Config, String>) -> Reach
 /// How far the own clock is ahead of the server's, if the server says its time. It does so in whole seconds and somewhere
 /// between question and answer, so the middle of the two is compared.
 async fn ahead_of(config: Config, path: &str) -> Result<Option<SignedDuration>, String> {
-    let client = Client::try_from(config).map_err(|error| words(&error))?;
+    let client = Client::try_from(config).map_err(|error| whole(&error))?;
     let request = Request::get(path).body(Body::empty()).map_err(|error| error.to_string())?;
     let asked = Timestamp::now();
-    let answer = client.send(request).await.map_err(|error| words(&error))?;
+    let answer = client.send(request).await.map_err(|error| whole(&error))?;
     let middle = asked + Timestamp::now().duration_since(asked) / 2;
     let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
     let date = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok());
     Ok(date.map(|date| middle.duration_since(date.timestamp())))
+}
+
+/// An error with what caused it: a connection that failed says only at the end of that why.
+fn whole(error: &dyn Error) -> String {
+    let mut said = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let words = error.to_string();
+        if !said.contains(&words) {
+            said.push_str(": ");
+            said.push_str(&words);
+        }
+        cause = error.source();
+    }
+    said
 }
 
 #[cfg(test)]

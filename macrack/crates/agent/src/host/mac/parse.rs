@@ -46,9 +46,10 @@ pub fn sysctl(printed: &[u8]) -> io::Result<Sysctl> {
         found.copied().ok_or_else(|| wrong(format!("sysctl: {name} is missing")))
     };
     let number = |name: &str| line(name)?.parse::<u64>().map_err(|_| wrong(format!("sysctl: {name} is no number")));
+    let model = line("hw.model")?.to_owned();
     let cores = number("hw.physicalcpu")?;
     Ok(Sysctl {
-        model: line("hw.model")?.to_owned(),
+        model,
         chip: line("machdep.cpu.brand_string")?.to_owned(),
         cpu_cores: u32::try_from(cores).map_err(|_| wrong(format!("sysctl: {cores} cores")))?,
         memory_bytes: number("hw.memsize")?,
@@ -136,8 +137,8 @@ pub fn entitled(printed: &[u8]) -> io::Result<bool> {
         return Ok(false);
     }
     let tree = plist(printed, "codesign")?;
-    let grant = tree.as_dictionary().and_then(|grants| grants.get("com.apple.security.virtualization")?.as_boolean());
-    Ok(grant == Some(true))
+    let grants = tree.as_dictionary().ok_or_else(|| wrong("codesign: no dictionary of entitlements"))?;
+    Ok(grants.get("com.apple.security.virtualization").and_then(Value::as_boolean) == Some(true))
 }
 
 /// The network port of the default route, from `route -n get default`.
