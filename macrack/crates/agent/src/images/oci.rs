@@ -47,7 +47,11 @@ impl OciStore {
         let secrets: Api<Secret> = Api::namespaced(kube.clone(), SYSTEM_NAMESPACE);
         let secret = match secrets.get_opt(name).await {
             Ok(Some(secret)) => secret,
-            Ok(None) => return Err(StoreError::Denied(format!("{what} does not exist; make it, of type kubernetes.io/dockerconfigjson"))),
+            Ok(None) => {
+                return Err(StoreError::Denied(format!(
+                    "{what} does not exist; make it, of type kubernetes.io/dockerconfigjson"
+                )));
+            }
             // a right that was just granted takes a moment
             Err(error) => return Err(later(words(&error))),
         };
@@ -146,3 +150,7 @@ impl pull::Observer for Observer {
         (self.room)()
     }
 }
+
+#[cfg(test)]
+#[path = "oci_tests.rs"]
+mod tests;

@@ -162,7 +162,8 @@ impl Puller {
     ) -> io::Result<(Self, watch::Receiver<Situation>)> {
         let present = Situation { goldens: cache.list()?, ..Situation::default() };
         let (situation, seen) = watch::channel(present);
-        let puller = Puller { cache, store, free, wishes, situation, bell, later: BTreeMap::new(), unwanted: BTreeMap::new() };
+        let puller =
+            Puller { cache, store, free, wishes, situation, bell, later: BTreeMap::new(), unwanted: BTreeMap::new() };
         Ok((puller, seen))
     }
 
@@ -353,9 +354,7 @@ impl Puller {
         let fetch = fetch.fetch(source, &manifest, &into, watchdog.clone());
         let manifest = self.attend(hex, fetch, &watchdog).await?;
         let bytes = serde_json::to_vec_pretty(&manifest).map_err(|e| StoreError::io("write its manifest")(e.into()))?;
-        self.cache
-            .publish(hex, &bytes, Timestamp::now())
-            .map_err(StoreError::io("move the pulled golden to its place"))
+        self.cache.publish(hex, &bytes, Timestamp::now()).map_err(StoreError::io("move the pulled golden to its place"))
     }
 
     /// Makes room for a golden, or says why there is none.

@@ -17,6 +17,7 @@
 mod hold;
 mod orders;
 mod place;
+pub mod pulls;
 mod quarantine;
 mod reboot;
 mod status;
