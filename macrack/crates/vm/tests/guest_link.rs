@@ -178,3 +178,67 @@ async fn a_script_is_handed_over_until_it_is_acknowledged_and_not_after_that() {
     answer(&mut guest, "Watch", GuestStage::AgentStarting).await;
     answer(&mut guest, "Describe", GuestStage::AgentStarting).await;
 }
+
+/// Numbers that look random and are the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn throw(&mut self, below: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap() % below
+    }
+}
+
+/// A true frame with an event, spoiled in a few places: its length too.
+fn spoiled(dice: &mut Dice) -> Vec<u8> {
+    let event = json!({"id": 1, "event": report(GuestStage::Ready)}).to_string();
+    let mut bytes = u32::try_from(event.len()).unwrap().to_be_bytes().to_vec();
+    bytes.extend(event.bytes());
+    for _ in 0..=dice.throw(6) {
+        if bytes.is_empty() {
+            break;
+        }
+        let at = dice.throw(bytes.len());
+        match dice.throw(4) {
+            0 => bytes[at] = u8::try_from(dice.throw(256)).unwrap(),
+            1 => bytes.insert(at, b"\"{}[],:\\\x1b\xff"[dice.throw(10)]),
+            2 => drop(bytes.remove(at)),
+            _ => bytes.truncate(at + 1),
+        }
+    }
+    bytes
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_a_guest_sends_ends_at_most_the_conversation_and_an_honest_one_is_heard_after_it() {
+    let mut dice = Dice(7);
+    let mut ended = 0;
+    for _ in 0..300 {
+        let mut host = host(FirstBootOrder::Handed);
+        let bytes = spoiled(&mut dice);
+        let mut guest = host.connections.recv().await.unwrap();
+        let mut hello = Vec::new();
+        let text = serde_json::to_vec(&Hello::of(Role::Guest)).unwrap();
+        hello.extend(u32::try_from(text.len()).unwrap().to_be_bytes());
+        hello.extend(text);
+        hello.extend(&bytes);
+        guest.write_all(&hello).await.unwrap();
+        // what is spoiled may still be true, or wait to be whole: then the silence after it ends it
+        loop {
+            match host.news().await {
+                News::Heard(report) => assert!(report.clone().believe().is_ok(), "{report:?} of {bytes:?}"),
+                News::NotHeard(why) => {
+                    assert!(why.chars().count() <= 256 && !why.chars().any(char::is_control), "{why:?}");
+                    ended += 1;
+                    break;
+                }
+                other => panic!("{other:?} of {bytes:?}"),
+            }
+        }
+        drop(guest);
+        let mut honest = host.guest().await;
+        answer(&mut honest, "Watch", GuestStage::UserSession).await;
+        assert_eq!(host.news().await, News::Heard(report(GuestStage::UserSession)), "after {bytes:?}");
+    }
+    assert_eq!(ended, 300);
+}

@@ -29,8 +29,15 @@ pub(super) fn judge(record: &Record, last: Option<&LastState>, boot_id: &str) ->
         }
         (VmState::Stopped, _) => Rest::Ready,
         (VmState::Failed, _) => match &report.error {
-            // a new boot counts anew
-            Some(error) if error.class == ErrorClass::Limit && record.boot_id != boot_id => Rest::Ready,
+            // a new boot counts anew, and may be one of a newer macOS
+            Some(error)
+                if matches!(error.class, ErrorClass::Limit | ErrorClass::HostTooOld) && record.boot_id != boot_id =>
+            {
+                Rest::Ready
+            }
+            Some(error) if error.class == ErrorClass::HostTooOld => Rest::Failed(format!(
+                "this Mac's macOS is too old for its golden: {error}; it starts by itself once the Mac is upgraded"
+            )),
             Some(error) if error.class == ErrorClass::Limit => Rest::Refused(error.clone()),
             Some(error) => Rest::Failed(error.with_way_out()),
             None => Rest::Failed("its process gave no reason; vm.log may".to_owned()),
@@ -85,6 +92,14 @@ mod tests {
         assert_eq!(counted, Rest::Ready, "the kernel of a new boot was not asked yet");
         let rebooted = judge(&record(), Some(&last(VmState::Running, None, None)), "later");
         assert_eq!(rebooted, Rest::HostRestarted);
+    }
+
+    #[test]
+    fn a_golden_too_new_for_its_mac_is_tried_again_after_the_macs_upgrade_and_not_before() {
+        let refused = last(VmState::Failed, Some(StopCause::StartFailed), Some(10_006));
+        let Rest::Failed(why) = judge(&record(), Some(&refused), "now") else { panic!("it would be started for ever") };
+        assert!(why.contains("macOS is too old for its golden: said so (VZErrorDomain code 10006)"), "{why}");
+        assert_eq!(judge(&record(), Some(&refused), "later"), Rest::Ready);
     }
 
     #[test]

@@ -48,6 +48,10 @@ fn a_guest_on_its_way_to_ready_says_what_it_waits_for() {
         (json!({"guest": {"stage": "AgentStarting"}}), "False GuestNotReady|the guest agent answers"),
         (json!({"guest": {"stage": "LoginWindow"}}), "False AtLoginWindow|the guest is at the login window"),
         (
+            json!({"guest": {"stage": "UserSession"}, "vm": {"message": "the first-boot script was not taken: disk full"}}),
+            "False GuestNotReady|the first-boot script was not taken: disk full",
+        ),
+        (
             json!({"guest": {"stage": "UserSession", "firstBoot": {"state": "Running"}}}),
             "False ScriptPending|the first-boot script runs",
         ),

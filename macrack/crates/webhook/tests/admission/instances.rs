@@ -4,7 +4,7 @@ use futures::future::join_all;
 use macrack_testkit::expect::{accepts, rejects};
 use serde_json::json;
 
-use crate::world::{create, moment, name, patch, patch_status, replace, world};
+use crate::world::{create, mac, moment, name, patch, patch_status, replace, world};
 
 #[tokio::test]
 async fn a_third_instance_on_a_lease_is_rejected_and_the_two_are_named() {
@@ -238,4 +238,33 @@ async fn fifty_creations_at_once_are_all_judged_in_time() {
     // those that raced past are caught by the slots, which is not this test's matter
     println!("50 creations at once: {admitted} admitted, {took:.2?}");
     assert!(admitted >= 2, "{admitted}");
+}
+
+/// The Mac's agent is played by the operator here: only the words of its status count.
+#[tokio::test]
+async fn a_golden_that_the_leased_mac_is_too_old_for_is_rejected_until_the_mac_is_upgraded() {
+    let world = world().await;
+    let tenant = world.tenant("older").await;
+    let rack = world.rack(&tenant).await;
+    let lease = tenant.lease("older", &rack.node_class);
+    let mac = mac(&rack.node_class);
+    create(&world.admin, &mac).await.unwrap();
+    create(&tenant.client, &lease).await.unwrap();
+    world.bind(&lease, mac["spec"]["serial"].as_str().unwrap(), 0).await;
+    let mut instance = tenant.instance("build-1", &rack);
+    instance["spec"]["leaseName"] = json!(name(&lease));
+    let runs = async |version: &str| {
+        let agent = json!({"agent": {"version": "0.1.0", "bootID": "b", "hostVersion": version}});
+        patch_status(&world.operator, &mac, agent).await.unwrap();
+    };
+    runs("15.5").await;
+    rejects(
+        create(&tenant.client, &instance).await,
+        [
+            "[host-too-old] macosinstance",
+            "needs macOS 90 or newer on its Mac, which has 15.5; choose another image, or ask an admin to upgrade the Mac",
+        ],
+    );
+    runs("90.0").await;
+    accepts(create(&tenant.client, &instance).await);
 }

@@ -12,8 +12,9 @@ use super::{Facts, words::Word};
 pub(super) fn booting(facts: &Facts) -> Word {
     let status = facts.status();
     let guest = status.guest.unwrap_or_default();
+    let problem = status.vm.and_then(|vm| vm.message);
     let (because, words) = match guest.stage {
-        None | Some(GuestStage::Booting) => match status.vm.and_then(|vm| vm.message) {
+        None | Some(GuestStage::Booting) => match problem {
             Some(problem) => (Because::GuestNotHeard, format!("the guest is not heard: {problem}")),
             None => (Because::Booting, "the guest boots and does not answer yet".into()),
         },
@@ -24,14 +25,14 @@ pub(super) fn booting(facts: &Facts) -> Word {
             Because::AtLoginWindow,
             "the guest is at the login window and nobody is logged in; a golden has automatic login on".into(),
         ),
-        Some(GuestStage::UserSession) => in_session(&guest),
+        Some(GuestStage::UserSession) => in_session(&guest, problem),
         Some(GuestStage::Ready) => (Because::GuestNotReady, "the guest says Ready, its Mac reports it next".into()),
     };
     (Phase::Starting, because, words)
 }
 
 /// A user is logged in: what Ready waits for.
-fn in_session(guest: &GuestStatus) -> (Because, String) {
+fn in_session(guest: &GuestStatus, problem: Option<String>) -> (Because, String) {
     match (&guest.first_boot, &guest.readiness) {
         (Some(FirstBootResult { state: FirstBootState::Running, .. }), _) => {
             (Because::ScriptPending, "the first-boot script runs in the guest".into())
@@ -43,7 +44,8 @@ fn in_session(guest: &GuestStatus) -> (Because, String) {
             (Because::ReadinessPending, pending(readiness))
         }
         _ => {
-            (Because::GuestNotReady, "a user is logged in; the guest was not told yet whether there is a script".into())
+            let untold = || "a user is logged in; the guest was not told yet whether there is a script".into();
+            (Because::GuestNotReady, problem.unwrap_or_else(untold))
         }
     }
 }
