@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dockerios_api::machine::macos_machine::MachinePhase as Phase;
+use dockerios_api::{MacOSMachine, machine::macos_machine::MachinePhase as Phase};
 use dockerios_core::{
     Seen,
     decide::machine::{Capacity, Line, Waiter},
@@ -108,6 +108,7 @@ fn waiter(uid: &str, age: i64, class: &str, gib: u64, pool: Option<&str>, begun:
         uid: uid.into(),
         since: jiff::Timestamp::from_second(1_700_000_000 - age).expect("a time"),
         begun,
+        held: false,
         disks: vec![(class.into(), gib * GI)],
         pool: pool.map(Into::into),
     }
@@ -115,6 +116,11 @@ fn waiter(uid: &str, age: i64, class: &str, gib: u64, pool: Option<&str>, begun:
 
 /// A Shared machine of 100 GiB in `fast`, of which 20 % of 1000 GiB must stay free.
 fn short(others: Vec<Waiter>, capacity: Seen<Capacity>) -> World {
+    held(others, capacity, false)
+}
+
+/// The same, of a machine that was held back before, or was not.
+fn held(others: Vec<Waiter>, capacity: Seen<Capacity>, before: bool) -> World {
     let mut world = World::new();
     world.edit("MacOSMachineClass", "mac", |class| {
         class["spec"]["identity"] =
@@ -124,7 +130,8 @@ fn short(others: Vec<Waiter>, capacity: Seen<Capacity>) -> World {
         platform["spec"]["storage"] = json!({"headroom": [{"storageClassName": "fast", "minFreePercent": 20, "source": {"csiCapacity": {}}}]});
     });
     let mut waiters = others;
-    waiters.push(waiter(UID, 0, "fast", 100, None, false));
+    let own = waiter(UID, 0, "fast", 100, None, false);
+    waiters.push(Waiter { held: before, ..own });
     world.line = Some(Line {
         waiters: Seen::Present(waiters),
         identities: Seen::Present(Vec::new()),
@@ -202,6 +209,57 @@ fn room_is_what_is_free_less_what_is_being_made_and_who_came_first() {
         let made = world.names("DataVolume").len();
         assert_eq!(made, usize::from(reason == "Sufficient"), "{name}");
     }
+}
+
+#[test]
+fn a_class_that_was_closed_opens_again_two_points_above_its_threshold() {
+    let free = |gib: u64| {
+        Seen::Present(Capacity {
+            free: gib * GI,
+            total: 1000 * GI,
+        })
+    };
+    // 100 GiB of its own, 20 % that must stay free, 2 % more for who was held back
+    for (gib, before, reason) in [
+        (300, false, "Sufficient"),
+        (300, true, "BelowThreshold"),
+        (319, true, "BelowThreshold"),
+        (320, true, "Sufficient"),
+    ] {
+        let world = held(vec![], free(gib), before);
+        assert_eq!(
+            world.reason("StorageHeadroom"),
+            reason,
+            "{gib} GiB free, held back before: {before}"
+        );
+    }
+    // nobody younger slips in below it
+    let older = Waiter {
+        held: true,
+        ..waiter("b", 50, "fast", 100, None, false)
+    };
+    let world = short(vec![older], free(310));
+    assert_eq!(world.reason("StorageHeadroom"), "BelowThreshold");
+}
+
+#[test]
+fn who_was_held_back_is_told_from_who_asks_for_the_first_time() {
+    let world = short(
+        vec![],
+        Seen::Present(Capacity {
+            free: 250 * GI,
+            total: 1000 * GI,
+        }),
+    );
+    assert_eq!(world.reason("StorageHeadroom"), "BelowThreshold");
+    let class = world.get("MacOSMachineClass", "mac").expect("the class");
+    let class = serde_json::from_value(class.clone()).expect("a class");
+    let mut machine = world.machine();
+    let stands =
+        |machine: &MacOSMachine| Waiter::of(machine, Some(&class), None, false).expect("it stands in the line");
+    assert!(stands(&machine).held);
+    machine.status = None;
+    assert!(!stands(&machine).held);
 }
 
 #[test]

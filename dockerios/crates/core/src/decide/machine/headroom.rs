@@ -28,6 +28,10 @@ pub fn reservation(bytes: u64, strategy: Option<&str>) -> u64 {
     }
 }
 
+/// Points of the capacity above the threshold at which a storage class that was closed opens again: a pool that hovers
+/// at its threshold would otherwise let machines in one by one, each of which closes it again. A choice of ours.
+pub const REOPENS_ABOVE: u8 = 2;
+
 /// Whether there is room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Room {
@@ -53,8 +57,9 @@ pub enum Room {
     Unknown(String),
 }
 
-/// Judges a storage class: free less everything reserved (the machine's own part too) against the threshold.
-pub fn judge(rule: Option<&Headroom>, capacity: &Seen<Capacity>, reserved: u64) -> Room {
+/// Judges a storage class: free less everything reserved (the machine's own part too) against the threshold, for a
+/// machine that was `held` back already against [`REOPENS_ABOVE`] points more.
+pub fn judge(rule: Option<&Headroom>, capacity: &Seen<Capacity>, reserved: u64, held: bool) -> Room {
     let Some(rule) = rule else { return Room::NotConfigured };
     let Capacity { free, total } = match capacity {
         Seen::Present(capacity) => *capacity,
@@ -66,7 +71,8 @@ pub fn judge(rule: Option<&Headroom>, capacity: &Seen<Capacity>, reserved: u64) 
             "its source says {free} of {total} bytes are free, which cannot be"
         ));
     }
-    let percent = u128::from(rule.min_free_percent.min(100));
+    let margin = if held { REOPENS_ABOVE } else { 0 };
+    let percent = u128::from(rule.min_free_percent.saturating_add(margin).min(100));
     // at most `total`, so it fits again
     let floor = u64::try_from((u128::from(total) * percent).div_ceil(100)).unwrap_or(total);
     let left = free.saturating_sub(reserved);
@@ -120,7 +126,7 @@ mod tests {
             (90, u64::MAX, u64::MAX, u64::MAX, false),
         ];
         for (percent, free, total, reserved, enough) in rows {
-            let room = judge(Some(&rule(percent)), &seen(free, total), reserved);
+            let room = judge(Some(&rule(percent)), &seen(free, total), reserved, false);
             assert_eq!(
                 matches!(room, Room::Enough { .. }),
                 enough,
@@ -137,10 +143,10 @@ mod tests {
             Seen::Present(Capacity { free: 0, total: 0 }),
             Seen::Present(Capacity { free: 2, total: 1 }),
         ] {
-            let room = judge(Some(&rule(0)), &capacity, 0);
+            let room = judge(Some(&rule(0)), &capacity, 0, false);
             assert!(matches!(room, Room::Unknown(_)), "{capacity:?}: {room:?}");
         }
-        assert_eq!(judge(None, &Seen::Absent, 1), Room::NotConfigured);
+        assert_eq!(judge(None, &Seen::Absent, 1, false), Room::NotConfigured);
     }
 
     #[test]

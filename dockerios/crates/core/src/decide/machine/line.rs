@@ -7,9 +7,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use dockerios_api::{
     IdentityPool, MacOSMachine, MacOSMachineClass, MachineIdentity,
-    condition::holds,
+    condition::{holds, of},
     config::platform_config::Headroom,
-    machine::macos_machine::{MachineCondition, PowerState},
+    machine::macos_machine::{MachineCondition, MachineReason, PowerState},
 };
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -51,6 +51,8 @@ pub struct Waiter {
     pub since: Timestamp,
     /// It has an identity or disks already: it is past the line, and only its room counts.
     pub begun: bool,
+    /// It was held back for want of room: its storage class opens again only some points above the threshold.
+    pub held: bool,
     /// Storage class and bytes of each disk.
     pub disks: Vec<(String, u64)>,
     /// The identity pool that it takes from.
@@ -89,6 +91,10 @@ impl Waiter {
                 .as_ref()
                 .map_or(Timestamp::MAX, |time| time.0),
             begun,
+            held: status.is_some_and(|status| {
+                of(&status.conditions, MachineCondition::StorageHeadroom.word())
+                    .is_some_and(|condition| condition.reason == MachineReason::BelowThreshold.word())
+            }),
             disks,
             pool: class
                 .identity
@@ -222,7 +228,7 @@ impl<'a> Walk<'a> {
                 .saturating_add(part);
             let rule = self.rules.iter().find(|rule| *rule.storage_class_name == *class);
             let capacity = self.line.capacity.get(class).cloned().unwrap_or(Seen::Absent);
-            match judge(rule, &capacity, reserved) {
+            match judge(rule, &capacity, reserved, waiter.held) {
                 Room::NotConfigured => None,
                 Room::Enough { .. } if !self.closed.contains(&class) => None,
                 room => Some((class, room)),
