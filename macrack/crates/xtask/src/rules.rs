@@ -19,6 +19,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("agent", &["macrack-operator", "macrack-core"]),
     ("thin", &["macrack-api", "macrack-core", "macrack-operator", "macrack-agent", "macrack-wire", "macrack-testkit"]),
     ("vm", &["macrack-operator", "macrack-core", "macrack-agent"]),
+    ("vz", &["macrack-operator", "macrack-core", "macrack-agent", "macrack-api", "macrack-vm", "kube"]),
     ("guest", &["macrack-operator", "macrack-core", "macrack-agent", "kube"]),
     ("hostd", &["macrack-operator", "macrack-core", "macrack-agent", "macrack-api", "kube", "k8s-openapi"]),
 ];

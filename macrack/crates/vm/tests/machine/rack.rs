@@ -34,6 +34,16 @@ pub(crate) fn guest_binary() -> &'static Path {
     })
 }
 
+/// Each VM's own, and the same each time.
+fn address(uid: &str) -> MacAddress {
+    let folded = uid.bytes().fold([0_u8; 5], |mut sum, byte| {
+        sum.rotate_left(1);
+        sum[0] = sum[0].wrapping_mul(31).wrapping_add(byte);
+        sum
+    });
+    MacAddress::locally_administered([2, folded[0], folded[1], folded[2], folded[3], folded[4]])
+}
+
 pub(crate) struct Rack {
     state_dir: TempDir,
     pub(crate) chassis: Chassis,
@@ -74,7 +84,7 @@ impl Rack {
             aux: "aux.img".into(),
             hardware_model: None,
             machine_identifier: format!("identifier of {uid}"),
-            mac_address: MacAddress::locally_administered([2, 0, 0, 0, 0, 1]),
+            mac_address: address(uid),
             display: None,
             first_boot: false,
         }
