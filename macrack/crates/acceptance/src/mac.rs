@@ -1,6 +1,6 @@
 //! A simulated Mac with the product's own agent, enrolled as an admin enrols one.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -9,6 +9,7 @@ use macrack_agent::images::store::{Spec, publish};
 use macrack_api::{MacNode, condition, names};
 use macrack_testkit::{Child, Program, bin, expect};
 use macrack_vm::sim::{Chassis, ChassisSpec, HostPrepared};
+use macrack_wire::VmDir;
 
 use crate::{Rack, objects};
 
@@ -18,9 +19,11 @@ pub struct Mac {
     pub chassis: Chassis,
     /// Its agent.
     pub agent: Child,
+    /// What reboots it.
+    pub hostd: Child,
     /// Its serial.
     pub serial: String,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Mac {
@@ -35,6 +38,13 @@ impl Mac {
         let dir = tempfile::tempdir()?;
         let (state, bootstrap) = (dir.path().join("state"), dir.path().join("bootstrap.json"));
         let chassis = Chassis::create(&state, spec(serial))?;
+        let hostd = Program::new(bin("macrack-hostd")?)
+            .args(["serve", "--agent-uid", &rustix::process::geteuid().as_raw().to_string(), "--state-dir"])
+            .arg(&state)
+            .arg("--dhcp-leases")
+            .arg(dir.path().join("dhcpd_leases"))
+            .start(&format!("hostd-{name}"))?;
+        hostd.until_logged("serves", soon).await?;
         bin("kubectl-macrack")?;
         rack.plane
             .kubectl(&["macrack", "enroll", serial, "-o", &bootstrap.display().to_string()])
@@ -57,7 +67,30 @@ impl Mac {
             condition::is_true(&n.status.clone().unwrap_or_default().conditions, "Leasable")
         })
         .await;
-        Ok(Mac { chassis, agent, serial: serial.into(), _dir: dir })
+        Ok(Mac { chassis, agent, hostd, serial: serial.into(), dir })
+    }
+
+    /// Waits until the Mac has gone down in its `boots`-th boot, and with it the agent.
+    pub async fn goes_down(&self, boots: u32, limit: Duration) -> Result<()> {
+        self.agent.wait(limit).await?;
+        let now = self.chassis.read()?.boots;
+        anyhow::ensure!(now == boots + 1, "the agent ended in boot {now}, not with the reboot after boot {boots}");
+        Ok(())
+    }
+
+    /// What launchd does once the Mac is up again.
+    pub fn comes_up(&mut self) -> Result<()> {
+        self.agent.restart()
+    }
+
+    /// Where its VM of that uid lives.
+    pub fn vm(&self, uid: &str) -> VmDir {
+        VmDir::new(self.state_dir().join("vms").join(uid))
+    }
+
+    /// The agent's state directory.
+    pub fn state_dir(&self) -> PathBuf {
+        self.dir.path().join("state")
     }
 }
 
