@@ -290,6 +290,8 @@ vocabulary! {
         CloneTimeout;
         /// Cloning was refused; the message says which right is missing where.
         CloneNotPermitted;
+        /// A disk was copied by a pod although clones are wanted: slow, and whole in size. Keep image and class in one storage class whose driver clones.
+        DiskCopied;
         /// A disk that was cloned is gone.
         VolumeLost;
         /// The machine goes, its disk stays: its class says so. Use it as a MacOSImage's pvc source, or delete it.

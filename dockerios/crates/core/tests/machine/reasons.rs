@@ -354,3 +354,47 @@ fn what_cannot_be_read_is_said_and_the_phase_stays() {
         assert_eq!(world.reason("Ready"), "Ready");
     }
 }
+
+#[test]
+fn a_disk_that_was_copied_by_a_pod_is_told_once_with_the_way_out_and_one_that_the_driver_cloned_is_not() {
+    let told = |world: &World| {
+        world
+            .news
+            .iter()
+            .filter(|news| news.starts_with("DiskCopied"))
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    let mut world = World::new();
+    world.settle();
+    world.cloned();
+    world.instance("Running");
+    world.settle();
+    assert_eq!(told(&world), [""; 0]);
+    assert!(
+        world.message("DiskCloned").contains("by csi-clone"),
+        "{}",
+        world.message("DiskCloned")
+    );
+
+    let mut world = World::new();
+    world.settle();
+    world.cloned();
+    world.edit("PersistentVolumeClaim", SYSTEM, |claim| {
+        claim["metadata"]["annotations"] = json!({"cdi.kubevirt.io/cloneType": "copy",
+            "cdi.kubevirt.io/cloneFallbackReason": "storage classes differ"});
+    });
+    world.instance("Running");
+    world.settle();
+    world.settle();
+    let [one] = &told(&world)[..] else {
+        panic!("{:?}", told(&world))
+    };
+    for part in [
+        SYSTEM,
+        "by copy (storage classes differ)",
+        "one storage class whose driver clones",
+    ] {
+        assert!(one.contains(part), "{one}");
+    }
+}

@@ -178,10 +178,26 @@ fn claim_phase(claim: &PersistentVolumeClaim) -> &str {
 }
 
 fn how(name: &str, claim: &PersistentVolumeClaim) -> String {
-    match claim.annotations().get(CLONE_TYPE) {
-        Some(kind) => format!("{name} by {kind}"),
-        None => name.to_owned(),
+    let notes = claim.annotations();
+    match (notes.get(CLONE_TYPE), notes.get(CLONE_FALLBACK_REASON)) {
+        (Some(kind), Some(why)) => format!("{name} by {kind} ({why})"),
+        (Some(kind), None) => format!("{name} by {kind}"),
+        (None, _) => name.to_owned(),
     }
+}
+
+/// What is to be told, once, of disks that a pod copied byte by byte where a driver could have cloned: CDI falls back to
+/// it without a word, and 200 GiB are then read and written for each machine.
+pub(super) fn copied(how: &str) -> Option<crate::News> {
+    let copies: Vec<&str> = how.split(", ").filter(|one| one.contains(" by copy")).collect();
+    (!copies.is_empty()).then(|| {
+        let note = format!(
+            "{}: copied by a pod, not cloned by the storage; the whole disk was read and written. Keep image and class in \
+             one storage class whose driver clones or takes snapshots",
+            copies.join(", ")
+        );
+        crate::News::warning(MachineReason::DiskCopied, note)
+    })
 }
 
 fn cloning(name: &str, volume: Option<&DataVolume>, claim: Option<&PersistentVolumeClaim>, phase: Phase) -> Disks {

@@ -69,7 +69,12 @@ pub(super) fn proceed(pass: &mut Pass, objects: &Objects, vm: &VirtualMachine, l
 
 fn say_disks(pass: &mut Pass, disks: &Disks) {
     match disks {
-        Disks::Cloned(how) => pass.say(Condition::DiskCloned, true, Reason::Cloned, format!("cloned: {how}")),
+        Disks::Cloned(how) => {
+            if !pass.held(Condition::DiskCloned) {
+                pass.plan.news.extend(disks::copied(how));
+            }
+            pass.say(Condition::DiskCloned, true, Reason::Cloned, format!("cloned: {how}"));
+        }
         Disks::Cloning(text, _) | Disks::Waiting(text) => pass.say(Condition::DiskCloned, false, Reason::Cloning, text),
         Disks::Missing | Disks::Lost(_) => {}
     }
