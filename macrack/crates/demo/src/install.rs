@@ -68,13 +68,7 @@ pub(crate) async fn manifests(cluster: &Cluster) -> Result<usize> {
 }
 
 /// Starts the operator and waits until it decides and its webhook is asked.
-pub(crate) async fn operator(
-    cluster: &Cluster,
-    bin_dir: &Path,
-    store: &Path,
-    log: &Path,
-    host: Option<&str>,
-) -> Result<Operator> {
+pub(crate) async fn operator(cluster: &Cluster, bin_dir: &Path, log: &Path, host: Option<&str>) -> Result<Operator> {
     let kubeconfig: PathBuf = cluster.account(SYSTEM_NAMESPACE, OPERATOR_ACCOUNT).await?;
     let host = match host {
         Some(host) => host.to_owned(),
@@ -84,7 +78,7 @@ pub(crate) async fn operator(
     let child = Program::new(bin_dir.join("macrack-operator"))
         .env("KUBECONFIG", kubeconfig)
         .env("RUST_LOG", "info,macrack_operator=debug")
-        .arg(format!("--image-store=dir:{}", store.display()))
+        .arg("--image-store=oci")
         .arg(format!("--webhook-listen={listen}"))
         .arg(format!("--webhook-url=https://{host}:{{port}}"))
         .start_logging_to("macrack-operator", log)?;

@@ -1,14 +1,12 @@
 //! Four simulated Macs, each with a real agent.
 //!
 //! What is simulated is the metal: hardware facts, the kernel's count of VMs, the hypervisor, the guest's boot. What
-//! runs on it is the product: `macrack-agent`, one `macrack-vm` per VM, `macrack-guest` inside.
+//! runs on it is the product: `macrack-agent`, `macrack-hostd`, one `macrack-vm` per VM, `macrack-guest` inside.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
 use kube::Api;
-use macrack_agent::images::store::{Spec, publish};
 use macrack_api::{MacNode, MacOSImage, condition, names};
 use macrack_testkit::{Child, Program};
 use macrack_vm::sim::{Chassis, ChassisSpec, HostPrepared};
@@ -29,9 +27,6 @@ pub(crate) const MACS: [(&str, &str); 4] = [
 
 /// The golden that the samples name.
 pub(crate) const GOLDEN: &str = "tahoe-xcode26";
-const REPOSITORY: &str = "registry.example.com/golden/tahoe-xcode26";
-/// Length of its disk: almost all of it a hole, every byte of it read and hashed.
-const GOLDEN_BYTES: u64 = 2 * GIB;
 
 const GIB: u64 = 1 << 30;
 const TB: u64 = 1_000_000_000_000;
@@ -41,6 +36,8 @@ pub(crate) struct Mac {
     pub(crate) serial: &'static str,
     pub(crate) chassis: Chassis,
     pub(crate) agent: Child,
+    /// What reboots it.
+    pub(crate) _hostd: Child,
     pub(crate) state_dir: PathBuf,
 }
 
@@ -56,33 +53,13 @@ impl Mac {
     }
 }
 
-/// The golden in the directory store; made by the first run, kept for later ones. Returns its pinned reference.
-pub(crate) async fn golden(store: &Path) -> Result<String> {
-    let (store, spec) = (store.to_owned(), Spec { disk_bytes: GOLDEN_BYTES, ..Spec::default() });
-    let published = tokio::task::spawn_blocking(move || {
-        fs::create_dir_all(&store)?;
-        publish(&store, REPOSITORY, &spec)
-    });
-    Ok(published.await?.context("putting a golden into the store")?.to_string())
-}
-
-/// The catalogue that tenants order from: classes, sizes, the golden.
+/// The catalogue that tenants order from: classes, sizes, the golden as its push printed it.
 pub(crate) async fn catalogue(cluster: &Cluster, golden: &str) -> Result<()> {
     let admin = cluster.admin_person();
     for sample in ["macnodeclass", "instanceclass", "rackconfig"] {
         cluster.kubectl(&admin, &format!("apply -f samples/{sample}.yaml")).await?.worked()?;
     }
-    // the sample pins a digest of somebody else's store
-    let path = cluster.deploy().join("samples/macosimage.yaml");
-    let sample = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    let pinned: String = sample
-        .lines()
-        .map(|line| match line.split_once("image: ") {
-            Some((indent, _)) if !line.trim_start().starts_with('#') => format!("{indent}image: {golden}\n"),
-            _ => format!("{line}\n"),
-        })
-        .collect();
-    cluster.run(&admin, &["apply", "-f", "-"], &pinned).await?.worked()?;
+    cluster.run(&admin, &["apply", "-f", "-"], golden).await?.worked()?;
     let images: Api<MacOSImage> = Api::all(cluster.admin().await?);
     until(&images, GOLDEN, "Ready", |image: &MacOSImage| {
         image.status.as_ref().is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
@@ -95,7 +72,6 @@ pub(crate) async fn catalogue(cluster: &Cluster, golden: &str) -> Result<()> {
 pub(crate) async fn enrol(
     cluster: &Cluster,
     bin_dir: &Path,
-    store: &Path,
     logs: &Path,
     (serial, class): (&'static str, &'static str),
 ) -> Result<Mac> {
@@ -114,20 +90,25 @@ pub(crate) async fn enrol(
     let bootstrap = state_dir.join("bootstrap.json");
     let enroll = ["macrack", "enroll", serial, "-o", &bootstrap.display().to_string()];
     cluster.run(&admin, &enroll, "").await?.worked().context("kubectl macrack enroll")?;
+    let hostd = Program::new(bin_dir.join("macrack-hostd"))
+        .args(["serve", "--agent-uid", &rustix::process::geteuid().as_raw().to_string(), "--state-dir"])
+        .arg(&state_dir)
+        .arg("--dhcp-leases")
+        .arg(state_dir.join("dhcpd_leases"))
+        .start_logging_to("macrack-hostd", &logs.join(format!("hostd-{name}.log")))?;
     let agent = Program::new(bin_dir.join("macrack-agent"))
         .args(["run", "--bootstrap"])
         .arg(&bootstrap)
         .arg("--state-dir")
         .arg(&state_dir)
-        .arg("--image-store")
-        .arg(format!("dir:{}", store.display()))
+        .arg("--image-store=oci")
         .start_logging_to("macrack-agent", &logs.join(format!("agent-{name}.log")))?;
     let nodes: Api<MacNode> = Api::all(cluster.admin().await?);
     until(&nodes, &name, "Ready", |node: &MacNode| {
         node.status.as_ref().is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
     })
     .await?;
-    Ok(Mac { serial, chassis, agent, state_dir })
+    Ok(Mac { serial, chassis, agent, _hostd: hostd, state_dir })
 }
 
 fn spec(serial: &str, class: &str) -> ChassisSpec {

@@ -5,6 +5,7 @@
 //! code that is not zero. What it starts ends with it.
 
 mod cluster;
+mod golden;
 mod install;
 mod macs;
 mod say;
@@ -185,12 +186,17 @@ fn fresh(dir: &Path) -> Result<(PathBuf, fs::File)> {
 
 /// MacRack, its operator, four Macs and two tenants, ready.
 async fn set(args: &Args, say: Say, cluster: &Arc<Cluster>, dir: &Path) -> Result<Stage> {
-    let (logs, store) = (dir.join("logs"), dir.join("store"));
+    let logs = dir.join("logs");
     let began = Instant::now();
-    let golden = macs::golden(&store).await?;
+    let golden = golden::pushed(&args.bin_dir, dir).await?;
+    let words = golden.words.split(';').next().unwrap_or_default();
+    let text = format!("{words} to a registry at {}", golden.registry.address());
+    say.part("golden", text, began.elapsed());
+
+    let began = Instant::now();
     let kinds = install::manifests(cluster).await?;
     let host = args.host.as_deref();
-    let operator = install::operator(cluster, &args.bin_dir, &store, &logs.join("operator.log"), host).await?;
+    let operator = install::operator(cluster, &args.bin_dir, &logs.join("operator.log"), host).await?;
     say.part(
         "macrack",
         format!("{kinds} kinds, roles, policies; the operator decides, its webhook is asked"),
@@ -198,8 +204,8 @@ async fn set(args: &Args, say: Say, cluster: &Arc<Cluster>, dir: &Path) -> Resul
     );
 
     let began = Instant::now();
-    macs::catalogue(cluster, &golden).await?;
-    let enrolled = macs::MACS.map(|mac| macs::enrol(cluster, &args.bin_dir, &store, &logs, mac));
+    macs::catalogue(cluster, &golden.manifest).await?;
+    let enrolled = macs::MACS.map(|mac| macs::enrol(cluster, &args.bin_dir, &logs, mac));
     let macs = futures::future::try_join_all(enrolled).await?;
     let minis = macs::MACS.iter().filter(|(_, class)| class.starts_with("mini")).count();
     let studios = macs.len() - minis;
@@ -209,7 +215,16 @@ async fn set(args: &Args, say: Say, cluster: &Arc<Cluster>, dir: &Path) -> Resul
     let began = Instant::now();
     let [team_a, team_b] = [install::tenant(cluster, "team-a").await?, install::tenant(cluster, "team-b").await?];
     say.part("tenants", "team-a and team-b: a namespace each, and the role edit in it", began.elapsed());
-    Ok(Stage { say, cluster: cluster.clone(), operator, macs, team_a, team_b, bin_dir: args.bin_dir.clone() })
+    Ok(Stage {
+        say,
+        cluster: cluster.clone(),
+        _registry: golden.registry,
+        operator,
+        macs,
+        team_a,
+        team_b,
+        bin_dir: args.bin_dir.clone(),
+    })
 }
 
 /// The ends of the logs, for whoever finds out why a step did not happen.

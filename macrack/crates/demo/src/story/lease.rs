@@ -2,10 +2,13 @@
 
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use kube::Api;
+use macrack_api::{MacNode, MacNodeLease, names};
 
 use super::{Stage, follow_instance, follow_lease};
 use crate::say::Tone;
+use crate::seen::until;
 
 /// team-a has a Mac for itself.
 pub(super) async fn a_mac(stage: &mut Stage) -> Result<()> {
@@ -26,6 +29,31 @@ pub(super) async fn two_vms(stage: &mut Stage) -> Result<()> {
     let first = follow_instance(stage, "team-a", "build-1", began, "Ready");
     let second = follow_instance(stage, "team-a", "build-2", began, "Ready");
     tokio::try_join!(apply, first, second)?;
+    pulled_once(stage, began).await
+}
+
+/// What the Mac says of its pull.
+async fn pulled_once(stage: &Stage, began: Instant) -> Result<()> {
+    let client = stage.cluster.admin().await?;
+    let lease = Api::<MacNodeLease>::namespaced(client.clone(), "team-a").get("ios-ci").await?;
+    let serial = lease.status.and_then(|status| status.serial).context("lease ios-ci names its Mac")?;
+    let nodes: Api<MacNode> = Api::all(client);
+    let finished = |node: &MacNode| {
+        let agent = node.status.as_ref()?.agent.as_ref()?;
+        agent.pulls.iter().find(|pull| pull.finished_at.is_some()).cloned()
+    };
+    let name = names::mac_node(&serial);
+    let node = until(&nodes, &name, "a finished pull", |node: &MacNode| finished(node).is_some()).await?;
+    let pull = finished(&node).context("a finished pull")?;
+    let clones = node.status.and_then(|status| status.agent).map(|agent| agent.goldens).unwrap_or_default();
+    let clones = clones.iter().find(|golden| golden.digest == pull.digest).map_or(0, |golden| golden.clones);
+    let gigabytes = |bytes: i64| format!("{}.{} GB", bytes / 1_000_000_000, bytes / 100_000_000 % 10);
+    let rate = pull.bytes_per_second.map(gigabytes).unwrap_or_default();
+    let whole = gigabytes(pull.total_bytes);
+    stage.say.moment(
+        began,
+        format!("{serial}   pulled {whole} once at {rate}/s, every chunk checked; {clones} clones of it run"),
+    );
     Ok(())
 }
 

@@ -16,6 +16,8 @@ use kube::Api;
 use macrack_api::instance::macos_instance::GuestStage;
 use macrack_api::{MacNodeLease, MacOSInstance, condition};
 
+use macrack_testkit::Registry;
+
 use crate::cluster::{Cluster, Output, Person};
 use crate::install::Operator;
 use crate::macs::Mac;
@@ -26,6 +28,8 @@ use crate::seen::until;
 pub(crate) struct Stage {
     pub(crate) say: Say,
     pub(crate) cluster: Arc<Cluster>,
+    /// Serves the golden.
+    pub(crate) _registry: Registry,
     pub(crate) operator: Operator,
     pub(crate) macs: Vec<Mac>,
     pub(crate) team_a: Person,
@@ -118,7 +122,7 @@ async fn follow_instance(
     wanted: &str,
 ) -> Result<MacOSInstance> {
     let instances: Api<MacOSInstance> = Api::namespaced(stage.cluster.admin().await?, namespace);
-    let mut life = Life::default();
+    let (mut life, mut progress) = (Life::default(), String::new());
     until(&instances, name, wanted, |instance: &MacOSInstance| {
         let Some(status) = &instance.status else { return false };
         let Some(phase) = status.phase.map(|phase| format!("{phase:?}")) else { return false };
@@ -135,8 +139,14 @@ async fn follow_instance(
             "Pulling" => format!("{}, {}", instance.spec.image_name, message.split(',').next().unwrap_or_default()),
             "Ready" => guest_words(instance),
             "Stopped" => message.split(';').next().unwrap_or_default().to_owned(),
-            _ => message,
+            _ => message.clone(),
         };
+        // a line whenever there is news of a pull that has a rate
+        if phase == "Pulling" && message.contains("/s") && progress != message && life.told == phase {
+            let word = stage.say.paint(Tone::Wait, format!("{phase:<9}"));
+            stage.say.moment(began, format!("{name:<13}{word}  {}, {message}", instance.spec.image_name));
+            progress.clone_from(&message);
+        }
         if let Some((words, detail)) = life.enters(&phase, booted.as_deref(), &detail) {
             let tone = match phase.as_str() {
                 "Ready" => Tone::Good,
