@@ -33,7 +33,8 @@ use crate::recipe::{self, Recipe};
 use crate::report::agent::{AgentReport, Sources, render};
 use crate::report::{instance, pod};
 use crate::selftest;
-use crate::slots::{SlotLink, placeholder};
+use crate::skew::ServerClock;
+use crate::slots::{SlotLink, placeholder, placeholder_of};
 use crate::state_dir::{StateDir, is_uid};
 use crate::vms::{Command, Making, Shape, Surroundings, Vm, end_process};
 
@@ -74,6 +75,8 @@ pub struct Chassis {
     pub node: String,
     /// The port for `kubectl exec` and `logs`.
     pub kubelet: kubelet::Publisher,
+    /// The API server's clock.
+    pub server_clock: Arc<ServerClock>,
     /// The own MacNode.
     pub mac_node: watch::Receiver<Seen<MacNode>>,
     /// Why the API server takes no token of this Mac, if it says so.
@@ -540,6 +543,7 @@ impl Chassis {
         let Some(uid) = mac_node.uid() else { return };
         let status = render(&Sources {
             host: &self.facts,
+            clock_skew_seconds: self.server_clock.skew(),
             disk_free: gathered.disk_free,
             quota: &self.quota,
             slots: &gathered.slots,
@@ -564,18 +568,6 @@ impl Chassis {
             changed
         });
     }
-}
-
-/// The placeholder, when it is this slot's own and bound here, being deleted or not.
-fn placeholder_of<'a>(
-    slot: &Slot,
-    seen: &'a Seen<k8s_openapi::api::core::v1::Pod>,
-    node: &str,
-) -> Option<&'a k8s_openapi::api::core::v1::Pod> {
-    let pod = seen.present()?;
-    let ours = pod.labels().get(macrack_api::names::LABEL_INSTANCE) == Some(&slot.uid);
-    let here = pod.spec.as_ref()?.node_name.as_deref() == Some(node);
-    (ours && here).then_some(pod)
 }
 
 fn golden_states(situation: &Situation) -> BTreeMap<String, GoldenState> {

@@ -36,6 +36,7 @@ use crate::backoff::Backoff;
 use crate::bell::Bell;
 use crate::bootstrap::Bootstrap;
 use crate::gather::{Seen, words};
+use crate::skew::ServerClock;
 
 mod token;
 
@@ -58,6 +59,7 @@ const FILE_LOOK: Duration = Duration::from_secs(1);
 pub struct Credential {
     header: RwLock<Option<HeaderValue>>,
     refused: Notify,
+    clock: Arc<ServerClock>,
 }
 
 impl Credential {
@@ -66,6 +68,11 @@ impl Credential {
         header.set_sensitive(true);
         *self.header.write().unwrap_or_else(PoisonError::into_inner) = Some(header);
         Ok(())
+    }
+
+    /// The API server's clock, as its answers show it.
+    pub fn server_clock(&self) -> Arc<ServerClock> {
+        self.clock.clone()
     }
 
     fn get(&self) -> Option<HeaderValue> {
@@ -89,6 +96,7 @@ pub fn client(config: kube::Config, credential: Arc<Credential>) -> kube::Result
         if response.status() == StatusCode::UNAUTHORIZED {
             noticed.refused.notify_one();
         }
+        noticed.clock.note(response.headers(), Timestamp::now());
         response
     });
     // the types of the layers' closures are the client's own stack

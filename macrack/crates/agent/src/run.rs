@@ -91,6 +91,7 @@ async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task:
 
     let config = bootstrap.config().await.context("the bootstrap file is of no use")?;
     let credential = Arc::new(Credential::default());
+    let server_clock = credential.server_clock();
     let client = client(config, credential.clone())?;
     asked.use_api(&client);
     let (mac_node_name, node_name) = (bootstrap.mac_node(), bootstrap.node());
@@ -143,6 +144,7 @@ async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task:
         client,
         node: node_name,
         kubelet,
+        server_clock,
         mac_node,
         nobody,
         held: None,

@@ -4,7 +4,7 @@
 //! for and change nothing about the VM.
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use macrack_api::MacOSInstance;
 use macrack_api::names;
 use macrack_api::rack::node::Slot;
@@ -92,6 +92,18 @@ pub fn placeholder(slot: &Slot, pod: &Seen<Pod>, node: &str) -> Placeholder {
         Some(other) => missing(format!("its placeholder {name} was bound to node {other}")),
         None => missing(format!("waits for the scheduler to bind its placeholder {name}")),
     }
+}
+
+/// The placeholder, when it is this slot's own and bound here, being deleted or not.
+pub fn placeholder_of<'a>(
+    slot: &Slot,
+    seen: &'a Seen<Pod>,
+    node: &str,
+) -> Option<&'a Pod> {
+    let pod = seen.present()?;
+    let ours = pod.labels().get(names::LABEL_INSTANCE) == Some(&slot.uid);
+    let here = pod.spec.as_ref()?.node_name.as_deref() == Some(node);
+    (ours && here).then_some(pod)
 }
 
 async fn write_instance(api: Api<MacOSInstance>, slot: Slot, wanted: watch::Receiver<Option<InstanceReport>>) {

@@ -82,6 +82,7 @@ async fn one<K>(
                 if whole {
                     world.filled.notify_waiters();
                 }
+                world.changed.notify_waiters();
             }
             Err(error) => tracing::warn!(kind = %K::kind(&()), %error, "watch interrupted; resumed with backoff"),
         }

@@ -19,6 +19,7 @@ pub mod leader;
 pub mod queue;
 pub mod route;
 pub mod run;
+pub mod serving;
 pub mod world;
 
 use std::path::PathBuf;
@@ -65,6 +66,7 @@ pub async fn decide(options: Options, stop: impl Future<Output = ()>) {
         Ok(audit) => audit.map(Arc::new),
         Err(error) => return tracing::error!(%error, "nothing is decided without its audit log, ending"),
     };
+    let approving = serving::approve(options.client.clone(), world.clone());
     let sources = gather::Sources {
         audit,
         world,
@@ -82,6 +84,7 @@ pub async fn decide(options: Options, stop: impl Future<Output = ()>) {
     };
     let stopped = tokio::select! {
         () = working => false,
+        () = approving => false,
         () = &mut feed => false,
         () = kept => { tracing::error!("leadership lost, ending"); false }
         () = &mut stop => true,

@@ -43,6 +43,8 @@ pub struct World {
     pub kept: Vec<(Kind, Cache<Meta>)>,
     /// Told whenever a cache got its first whole list.
     pub(crate) filled: Notify,
+    /// Woken by every change.
+    pub changed: Notify,
 }
 
 /// Kinds that the operator keeps for chassis.
@@ -110,6 +112,7 @@ impl World {
             namespaces: Cache::new(none),
             kept: KEPT.iter().map(|kind| (*kind, Cache::new(by_serial as Index<Meta>))).collect(),
             filled: Notify::new(),
+            changed: Notify::new(),
         }
     }
 

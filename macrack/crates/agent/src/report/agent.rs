@@ -32,6 +32,8 @@ const GIGABYTE: u64 = 1_000_000_000;
 pub struct Sources<'a> {
     /// The Mac.
     pub host: &'a HostFacts,
+    /// Seconds that its clock is ahead of the API server's, when that is worth a word.
+    pub clock_skew_seconds: Option<i64>,
     /// Free bytes, as far as they could be measured.
     pub disk_free: Option<u64>,
     /// The kernel's counter.
@@ -110,6 +112,7 @@ pub fn render(sources: &Sources<'_>) -> AgentStatus {
         }),
         disk_free: sources.disk_free.map(|free| Quantity(format!("{}G", free / GIGABYTE))),
         disk_reserved: Some(Quantity(format!("{}G", sources.disk_reserved.div_ceil(GIGABYTE)))),
+        clock_skew_seconds: sources.clock_skew_seconds,
         quota: quota(sources),
         reboot: sources.reboot.clone(),
         vms: vms(sources),
@@ -274,6 +277,7 @@ mod tests {
         let states = |slots: &[Slot], says: &BTreeMap<String, Say>| {
             let sources = Sources {
                 host: &host,
+                clock_skew_seconds: None,
                 disk_free: Some(1),
                 quota: &quota,
                 slots,

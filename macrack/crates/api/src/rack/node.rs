@@ -328,6 +328,8 @@ words! {
         QuotaHealthy,
         /// Every VM that should be there answers.
         VMsAttached,
+        /// The Mac's clock and the API server's are at most a minute apart.
+        ClockInStep,
         /// No reboot of the host is asked for or under way.
         RebootSettled,
         /// A new lease may be bound to it now.
@@ -386,6 +388,11 @@ words! {
         AwaitsSelfTest,
         /// Every VM answers.
         Attached,
+        /// The Mac's clock and the API server's agree.
+        InStep,
+        /// The Mac's clock is off: by more than a minute it is said, by more than five nothing is leased. Turn on "Set time
+        /// and date automatically" and let the Mac reach its time server.
+        ClockSkewed,
         /// A VM process cannot be reached.
         ReattachFailed,
         /// spec.unschedulable is set, or its Node is cordoned.

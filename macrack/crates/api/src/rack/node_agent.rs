@@ -35,6 +35,10 @@ pub struct AgentStatus {
     /// their class, and to the host itself. Rounded up to a whole gigabyte.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_reserved: Option<Quantity>,
+    /// Seconds that the Mac's clock is ahead of the API server's (behind, if negative), rounded; absent while they are in
+    /// step. A Mac that is more than 5 minutes off is given to no lease; its VMs are never touched for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_skew_seconds: Option<i64>,
     /// The kernel's VM counter, as far as it can be seen from outside.
     #[serde(default)]
     pub quota: QuotaFacts,

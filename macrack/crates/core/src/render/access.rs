@@ -110,6 +110,8 @@ pub fn chassis(mac_node: &str) -> Vec<(Ref, Value)> {
                 { "apiGroups": ["rack.macrack.io"], "resources": ["macnodes/status"], "resourceNames": [mac_node], "verbs": ["get", "patch"] },
                 { "apiGroups": [""], "resources": ["nodes"], "resourceNames": [node], "verbs": ["get", "list", "watch"] },
                 { "apiGroups": [""], "resources": ["nodes/status"], "resourceNames": [node], "verbs": ["get", "patch"] },
+                // what it asks its serving certificate with; `create` cannot be named and stands in deploy/rbac/agents.yaml
+                { "apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"], "resourceNames": [names::serving_request(mac_node)], "verbs": ["get", "list", "watch", "delete"] },
             ]),
         ),
         binding(&cluster, None, mac_node, &agent),

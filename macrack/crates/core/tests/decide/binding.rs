@@ -101,6 +101,8 @@ fn what_stands_in_the_way_of_a_lease_is_named_on_the_chassis() {
         ("KeychainLocked", Rack::free().with(|r| r.agent().host.as_mut().unwrap().keychain_unlocked = false)),
         ("NotPrepared", Rack::free().with(|r| r.agent().host.as_mut().unwrap().findings = vec![finding(false)])),
         ("Unreadable", Rack::free().with(|r| r.agent().host.as_mut().unwrap().findings = vec![finding(true)])),
+        ("ClockSkewed", Rack::free().with(|r| r.agent().clock_skew_seconds = Some(305))),
+        ("ClockSkewed", Rack::free().with(|r| r.agent().clock_skew_seconds = Some(-86_400))),
         ("Unreadable", Rack::free().with(|r| r.agent().hardware.as_mut().unwrap().link_speed = None)),
         ("Reconciling", Rack::free().with(|r| r.claim = Seen::Present(super::rack::bound_lease()))),
         ("Reconciling", Rack::free().with(|r| r.claim = Seen::Unknown("a lease cannot be read".into()))),
@@ -112,6 +114,27 @@ fn what_stands_in_the_way_of_a_lease_is_named_on_the_chassis() {
         }
     }
     assert_eq!(Rack::free().leasable(), Leasable::Yes);
+}
+
+#[test]
+fn a_clock_that_is_a_little_off_is_said_and_hinders_no_lease_and_a_leased_mac_is_left_alone() {
+    let skewed = |rack: Rack, seconds| rack.at("+0s").with(|r| r.agent().clock_skew_seconds = seconds);
+    for (seconds, says) in [
+        (None, "True InStep"),
+        (Some(60), "True InStep"),
+        (Some(65), "False ClockSkewed"),
+        (Some(-300), "False ClockSkewed"),
+    ] {
+        let rack = skewed(Rack::free(), seconds);
+        assert_eq!(rack.node_pass().says("ClockInStep"), says, "{seconds:?}");
+        assert_eq!(rack.leasable(), Leasable::Yes, "{seconds:?}");
+    }
+    let words = skewed(Rack::free(), Some(-240)).node_pass().message("ClockInStep");
+    assert!(words.contains("240s behind") && words.contains("Set time and date automatically"), "{words}");
+    // a worker's clock is no reason to touch its VMs
+    let leased = || Rack::leased().slot("one", Run).vm("one", Running);
+    let (in_step, far_off) = (skewed(leased(), None).node_pass(), skewed(leased(), Some(86_400)).node_pass());
+    assert_eq!(in_step.steps(), far_off.steps());
 }
 
 /// A Mac whose MacNode was made again, or whose etcd came from an old backup, remembers by itself.

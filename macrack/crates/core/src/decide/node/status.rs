@@ -208,6 +208,30 @@ fn attached(agent: Option<&AgentStatus>) -> Fact {
     )
 }
 
+/// Seconds that a Mac's clock may be off before it is said.
+const SKEW_SAID: u64 = 60;
+/// Seconds that it may be off before no lease is bound to it.
+const SKEW_REFUSED: u64 = 300;
+
+/// Whether the Mac's clock is within `most` seconds of the API server's.
+fn clock(agent: Option<&AgentStatus>, most: u64) -> Fact {
+    let Some(agent) = agent else {
+        return (ConditionStatus::Unknown, Because::AgentNotReported, "the agent has not reported yet".into());
+    };
+    match agent.clock_skew_seconds.filter(|ahead| ahead.unsigned_abs() > most) {
+        None => fact(true, Because::InStep, "the Mac's clock and the API server's agree"),
+        Some(ahead) => fact(
+            false,
+            Because::ClockSkewed,
+            format!(
+                "the Mac's clock is {}s {} the API server's: turn on Set time and date automatically, and let the Mac reach its time server; its VMs run on",
+                ahead.unsigned_abs(),
+                if ahead > 0 { "ahead of" } else { "behind" }
+            ),
+        ),
+    }
+}
+
 /// Whether a lease may be bound now, and if not the first thing that stands in the way.
 pub fn leasable(
     node: &MacNode,
@@ -246,6 +270,7 @@ pub fn leasable(
         host_prepared(agent),
         quota_healthy(agent, false),
         attached(agent),
+        clock(agent, SKEW_REFUSED),
     ] {
         if status != ConditionStatus::True {
             return no(because, words);
@@ -288,6 +313,7 @@ pub(super) fn write(facts: &Facts, hold: &Hold, plan: &mut Plan) {
         (Is::HostPrepared, host_prepared(agent)),
         (Is::QuotaHealthy, quota_healthy(agent, stuck)),
         (Is::VMsAttached, attached(agent)),
+        (Is::ClockInStep, clock(agent, SKEW_SAID)),
     ] {
         conditions.set(type_, status, because, words);
     }
