@@ -523,7 +523,7 @@ impl Chassis {
             *old = facts;
             changed
         });
-        let mut targets = kubelet::Targets::new();
+        let (mut targets, host) = (kubelet::Targets::new(), self.facts.addresses.first().copied());
         for slot in &gathered.slots {
             let Some(link) = self.links.get(&slot.uid) else { continue };
             let (facts, say) = (vms.get(&slot.uid), decision.says.get(&slot.uid));
@@ -531,7 +531,7 @@ impl Chassis {
             let bound = placeholder_of(slot, &seen, &self.node);
             let alive = facts.is_some_and(|facts| facts.life.is_alive());
             targets.extend(bound.and_then(|pod| kubelet::target(pod, self.state_dir.vm(&slot.uid), alive)));
-            link.tell(Some(instance::render(facts, say)), bound.and_then(|pod| pod::render(pod, facts, say)));
+            link.tell(Some(instance::render(facts, say)), bound.and_then(|pod| pod::render(pod, host, facts, say)));
         }
         self.kubelet.publish(&self.facts.addresses, targets);
         self.report_agent(gathered, decision, &vms);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::http::StatusCode;
 use axum::response::Response;
 use futures::stream::{SplitSink, SplitStream};
@@ -253,7 +253,8 @@ async fn end(to: &mut SplitSink<WebSocket, Message>, status: &Value) -> Result<(
     let mut message = vec![3];
     message.extend_from_slice(status.to_string().as_bytes());
     to.send(Message::Binary(message.into())).await?;
-    to.send(Message::Close(None)).await
+    // without a code a client takes it for an accident
+    to.send(Message::Close(Some(CloseFrame { code: close_code::NORMAL, reason: "".into() }))).await
 }
 
 /// The end as kubectl understands it.

@@ -1,10 +1,15 @@
 //! The status of a placeholder: Running once its VM runs, and never a terminal phase.
+//!
+//! It has no address of its own: a guest's is behind its Mac's NAT, the same on every Mac, and nobody's word but the
+//! guest's; named here it would become an endpoint of Services.
 
-use jiff::Timestamp;
+use std::net::IpAddr;
+
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
+use super::state;
 use crate::life::{Facts, Life};
 use crate::orders::Say;
 use crate::writer::Report;
@@ -33,8 +38,8 @@ impl Report for PodReport {
     }
 }
 
-/// Renders what is done about `pod`, which is bound to this Node; `None`: nothing.
-pub fn render(pod: &Pod, facts: Option<&Facts>, say: Option<&Say>) -> Option<PodReport> {
+/// Renders what is done about `pod`, which is bound to this Node at `host`; `None`: nothing.
+pub fn render(pod: &Pod, host: Option<IpAddr>, facts: Option<&Facts>, say: Option<&Say>) -> Option<PodReport> {
     let uid = pod.metadata.uid.clone()?;
     if pod.metadata.deletion_timestamp.is_some() && say == Some(&Say::Wiped) {
         return Some(PodReport { uid, act: PodAct::Finish });
@@ -42,15 +47,19 @@ pub fn render(pod: &Pod, facts: Option<&Facts>, say: Option<&Say>) -> Option<Pod
     let runs = facts.is_some_and(|facts| facts.life == Life::Running);
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     // before its VM ran for the first time it stays Pending; afterwards only its readiness changes
-    if !runs && phase != Some("Running") {
-        return None;
+    let begun = runs || phase == Some("Running");
+    let waits = (!begun).then(|| format!("VM{:?}", state(facts.map(|facts| &facts.life), say).0));
+    let mut told = status(pod, facts, runs, waits);
+    if let Some(host) = host {
+        told["hostIP"] = json!(host.to_string());
     }
-    Some(PodReport { uid, act: PodAct::Tell(status(pod, facts, runs)) })
+    Some(PodReport { uid, act: PodAct::Tell(told) })
 }
 
-fn status(pod: &Pod, facts: Option<&Facts>, runs: bool) -> Value {
+/// `waits`: why its VM has not run yet.
+fn status(pod: &Pod, facts: Option<&Facts>, runs: bool, waits: Option<String>) -> Value {
     let started = facts.and_then(|facts| facts.report.as_ref()).map(|report| report.started_at);
-    let since = Time(facts.map_or(Timestamp::UNIX_EPOCH, |facts| facts.since));
+    let since = facts.map(|facts| Time(facts.since));
     let ready = if runs { "True" } else { "False" };
     let reason = (!runs).then_some("VMNotRunning");
     let condition = |type_: &str, status: &str, reason: Option<&str>| json!({ "type": type_, "status": status, "reason": reason, "lastTransitionTime": since });
@@ -66,12 +75,15 @@ fn status(pod: &Pod, facts: Option<&Facts>, runs: bool) -> Value {
                 "ready": runs,
                 "started": runs,
                 "restartCount": starts,
-                "state": { "running": { "startedAt": started.map(Time) } },
+                "state": match &waits {
+                    Some(reason) => json!({ "waiting": { "reason": reason }, "running": null }),
+                    None => json!({ "running": { "startedAt": started.map(Time) }, "waiting": null }),
+                },
             })
         })
         .collect();
     json!({
-        "phase": "Running",
+        "phase": if waits.is_some() { "Pending" } else { "Running" },
         "conditions": [
             condition("Initialized", "True", None),
             condition("ContainersReady", ready, reason),
@@ -83,6 +95,8 @@ fn status(pod: &Pod, facts: Option<&Facts>, runs: bool) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
     use crate::life::Rest;
 
@@ -100,6 +114,10 @@ mod tests {
         Facts::new(life, Timestamp::UNIX_EPOCH)
     }
 
+    fn render(pod: &Pod, facts: Option<&Facts>, say: Option<&Say>) -> Option<PodReport> {
+        super::render(pod, Some("10.0.0.7".parse().unwrap()), facts, say)
+    }
+
     fn told(report: Option<PodReport>) -> Option<(String, String)> {
         let PodAct::Tell(status) = report?.act else { panic!("finished") };
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -110,12 +128,28 @@ mod tests {
     fn a_placeholder_runs_once_its_vm_does_and_never_ends_before_it_is_wiped() {
         let running = Some(("Running".to_owned(), "True".to_owned()));
         assert_eq!(told(render(&pod("Pending", false), Some(&facts(Life::Running)), None)), running);
-        assert_eq!(told(render(&pod("Pending", false), Some(&facts(Life::Starting)), None)), None);
+        let waiting = Some(("Pending".to_owned(), "False".to_owned()));
+        assert_eq!(told(render(&pod("Pending", false), Some(&facts(Life::Starting)), None)), waiting);
         let stopped = facts(Life::AtRest(Rest::Ready));
         let not_ready = Some(("Running".to_owned(), "False".to_owned()));
         for deleted in [false, true] {
             assert_eq!(told(render(&pod("Running", deleted), Some(&stopped), None)), not_ready);
         }
+    }
+
+    #[test]
+    fn a_placeholder_says_where_it_is_and_why_its_vm_has_not_run_yet() {
+        let told = |facts: Option<&Facts>, say: Option<&Say>| {
+            let Some(PodReport { act: PodAct::Tell(status), .. }) = render(&pod("Pending", false), facts, say) else {
+                panic!("nothing is told")
+            };
+            status
+        };
+        let reason = |status: Value| status["containerStatuses"][0]["state"]["waiting"]["reason"].clone();
+        assert_eq!(told(None, None)["hostIP"], "10.0.0.7");
+        assert_eq!(reason(told(None, Some(&Say::Waiting("for room".to_owned())))), "VMWaiting");
+        assert_eq!(reason(told(Some(&facts(Life::Cloning)), None)), "VMCloning");
+        assert_eq!(reason(told(Some(&facts(Life::Running)), None)), Value::Null);
     }
 
     #[test]

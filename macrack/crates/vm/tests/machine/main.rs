@@ -8,4 +8,5 @@ mod launchd;
 mod ownership;
 mod quota;
 mod rack;
+mod sessions;
 mod stopping;
