@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use macrack_vz::files::temporary_directories;
 use macrack_vz::install::{Request, RestoreImage, explain, parse_size};
-use macrack_wire::VmError;
+use macrack_wire::classify::{INVALID_DESCRIPTION, MACRACK_DOMAIN};
+use macrack_wire::{BundleDir, VmError};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Install {
@@ -29,7 +30,26 @@ pub(crate) fn main(arguments: Install) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match request.check(&temporary_directories()).and_then(|()| install(&request)) {
+    told(request.check(&temporary_directories()).and_then(|()| install(&request)))
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Finish {
+    /// The folder of the bundle
+    #[arg(long, value_name = "BUNDLE")]
+    bundle: PathBuf,
+}
+
+pub(crate) fn finish(arguments: &Finish) -> ExitCode {
+    // the framework follows no symbolic links
+    let bundle = arguments.bundle.canonicalize().map_err(|error| {
+        VmError::new(MACRACK_DOMAIN, INVALID_DESCRIPTION, format!("--bundle {}: {error}", arguments.bundle.display()))
+    });
+    told(bundle.and_then(|path| show(&BundleDir::new(path))))
+}
+
+fn told(outcome: Result<(), VmError>) -> ExitCode {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("macrack-vm: {}", explain(&error));
@@ -39,10 +59,22 @@ pub(crate) fn main(arguments: Install) -> ExitCode {
 }
 
 #[cfg(target_os = "macos")]
+fn show(bundle: &BundleDir) -> Result<(), VmError> {
+    let host = macrack_vz::host_limits()?;
+    let configuration = macrack_vz::install::finishing(bundle, &host)?;
+    macrack_vz::files::check(&configuration, host.macos, &temporary_directories())?;
+    macrack_vz::show(&configuration, &bundle.path().display().to_string())
+}
+
+#[cfg(not(target_os = "macos"))]
+fn show(bundle: &BundleDir) -> Result<(), VmError> {
+    bundle.read().map_err(|error| VmError::new(MACRACK_DOMAIN, INVALID_DESCRIPTION, error.to_string()))?;
+    Err(elsewhere(bundle.path()))
+}
+
+#[cfg(target_os = "macos")]
 fn install(request: &Request) -> Result<(), VmError> {
     use std::io::{self, Read};
-
-    use macrack_wire::classify::MACRACK_DOMAIN;
 
     let failed = |error: io::Error| VmError::new(MACRACK_DOMAIN, 1, error.to_string());
     // the bundle is its user's alone, until it is pushed
@@ -57,12 +89,15 @@ fn install(request: &Request) -> Result<(), VmError> {
 
 #[cfg(not(target_os = "macos"))]
 fn install(request: &Request) -> Result<(), VmError> {
-    use macrack_wire::classify::MACRACK_DOMAIN;
+    Err(elsewhere(&request.into))
+}
 
+#[cfg(not(target_os = "macos"))]
+fn elsewhere(bundle: &std::path::Path) -> VmError {
     let words = format!(
-        "{}: macOS is installed by Virtualization.framework, which {} has not; run this on a Mac",
-        request.into.display(),
+        "{}: macOS runs in Virtualization.framework, which {} has not; do this on a Mac",
+        bundle.display(),
         std::env::consts::OS
     );
-    Err(VmError::new(MACRACK_DOMAIN, 1, words))
+    VmError::new(MACRACK_DOMAIN, INVALID_DESCRIPTION, words)
 }

@@ -34,6 +34,8 @@ enum Verb {
     },
     /// Install macOS from a restore image into the bundle of a new golden (on a Mac)
     Install(install::Install),
+    /// Boot a bundle in a window, to finish it by hand; ends when the guest shuts down (on a Mac)
+    Finish(install::Finish),
 }
 
 #[derive(Debug, clap::Args)]
@@ -66,6 +68,7 @@ fn main() -> ExitCode {
         },
         Verb::Run(arguments) => run(arguments),
         Verb::Install(arguments) => install::main(arguments),
+        Verb::Finish(arguments) => install::finish(&arguments),
     }
 }
 

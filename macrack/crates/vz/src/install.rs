@@ -6,10 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use macrack_wire::VmError;
 use macrack_wire::classify::{INVALID_DESCRIPTION, MACRACK_DOMAIN, VZ_DOMAIN};
+use macrack_wire::{BundleDir, VmError};
 
-use crate::configuration::{HostLimits, MIB, MIN_CPUS};
+use crate::configuration::{Configuration, HostLimits, Installation, MIB, MIN_CPUS, installation};
 use crate::files::SECTOR;
 
 /// Smallest disk that is made: a restored macOS with room for its own updates. Xcode wants a hundred more.
@@ -149,17 +149,43 @@ impl Requirements {
     /// # Errors
     /// When this Mac cannot give what the image wants.
     pub fn machine(&self, host: &HostLimits) -> Result<(u32, u64), VmError> {
-        let cpus = self.cpu_min.max(host.cpu_min).max(MIN_CPUS);
-        let memory = self.memory_min.max(host.memory_min).max(MEMORY).div_ceil(MIB) * MIB;
-        if cpus > host.cpu_max || memory > host.memory_max {
-            return Err(refused(format!(
-                "macOS {} wants {cpus} cores and {memory} bytes of memory; this Mac gives a VM at most {} and {}: \
-                 install on a larger Mac",
-                self.os_version, host.cpu_max, host.memory_max
-            )));
-        }
-        Ok((cpus, memory))
+        size(&self.os_version, self.cpu_min, self.memory_min, host)
     }
+}
+
+/// Cores and memory of a machine for a macOS that wants so much at least.
+fn size(os_version: &str, cpu_min: u32, memory_min: u64, host: &HostLimits) -> Result<(u32, u64), VmError> {
+    let cpus = cpu_min.max(host.cpu_min).max(MIN_CPUS);
+    let memory = memory_min.max(host.memory_min).max(MEMORY).div_ceil(MIB).saturating_mul(MIB);
+    if cpus > host.cpu_max || memory > host.memory_max {
+        return Err(refused(format!(
+            "macOS {os_version} wants {cpus} cores and {memory} bytes of memory; this Mac gives a VM at most {} and \
+             {}: use a larger Mac",
+            host.cpu_max, host.memory_max
+        )));
+    }
+    Ok((cpus, memory))
+}
+
+/// The machine that an installed bundle is booted in, to be finished by hand: it is the one that it was installed in,
+/// with a screen.
+///
+/// # Errors
+/// When the folder is no bundle, or this Mac cannot run it.
+pub fn finishing(dir: &BundleDir, host: &HostLimits) -> Result<Configuration, VmError> {
+    let unread = |error: std::io::Error| refused(format!("{error}; `macrack-vm install` makes a bundle"));
+    let bundle = dir.read().map_err(unread)?;
+    let machine = dir.read_machine().map_err(unread)?;
+    let (cpus, memory) = size(&bundle.os_version, bundle.cpu_count_min, bundle.memory_min, host)?;
+    let of = Installation {
+        dir,
+        hardware_model: &bundle.hardware_model,
+        machine: &machine,
+        cpus,
+        memory,
+        display: Some(bundle.display.unwrap_or(SCREEN)),
+    };
+    installation(&of, host)
 }
 
 /// How far an installation has come; written to stderr, one line each.

@@ -23,4 +23,4 @@ mod mac;
 
 pub use configuration::{Configuration, HostLimits};
 #[cfg(target_os = "macos")]
-pub use mac::{Machine, MachineEvent, VsockPort, host_limits, install_macos, new_machine_identifier};
+pub use mac::{Machine, MachineEvent, VsockPort, host_limits, install_macos, new_machine_identifier, show};

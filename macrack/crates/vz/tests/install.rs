@@ -6,9 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use macrack_vz::HostLimits;
-use macrack_vz::install::{Progress, Request, Requirements, RestoreImage, explain, parse_size, percent};
+use macrack_vz::install::{Progress, Request, Requirements, RestoreImage, explain, finishing, parse_size, percent};
 use macrack_wire::classify::VZ_DOMAIN;
-use macrack_wire::{BundleDir, GoldenBundle, VmError};
+use macrack_wire::{BundleDir, BundleMachine, Display, GoldenBundle, VmError};
 
 const HOST: HostLimits = HostLimits { cpu_min: 2, cpu_max: 8, memory_min: 1 << 30, memory_max: 24 << 30, macos: 26 };
 
@@ -78,7 +78,7 @@ fn the_installing_machine_is_what_image_and_host_ask_for_at_least() {
     assert_eq!(wanted(6, (12 << 30) + 1).machine(&HOST).unwrap(), (6, (12 << 30) + (1 << 20)));
     for (cpus, memory) in [(9, 4 << 30), (4, 25 << 30)] {
         let refused = wanted(cpus, memory).machine(&HOST).unwrap_err();
-        assert!(refused.message.contains("install on a larger Mac"), "{refused}");
+        assert!(refused.message.contains("use a larger Mac"), "{refused}");
     }
     let said = Progress::Found(wanted(2, 4 << 30)).to_string();
     assert_eq!(said, "macOS 26.1 (25B78), at least 2 cores and 4096 MiB");
@@ -122,6 +122,17 @@ fn a_bundle_is_read_as_it_was_written_and_is_none_without_its_manifest() {
     bundle.write(&written).unwrap();
     assert_eq!(bundle.read().unwrap(), written);
     let text = fs::read_to_string(bundle.manifest()).unwrap();
+    let refused = finishing(&bundle, &HOST).unwrap_err();
+    assert!(refused.message.contains("machine.json"), "without its identity it cannot be booted: {refused}");
+    let machine =
+        BundleMachine { machine_identifier: "RUNJRA==".to_owned(), mac_address: "02:00:5e:10:00:02".parse().unwrap() };
+    bundle.write_machine(&machine).unwrap();
+    let finished = finishing(&bundle, &HOST).unwrap();
+    assert_eq!((finished.cpu_count, finished.memory_bytes), (4, 8 << 30));
+    assert_eq!(finished.display.map(|screen| (screen.width, screen.height)), Some((1920, 1080)));
+    let small = GoldenBundle { display: Some(Display { width: 800, height: 600 }), memory_min: 30 << 30, ..written };
+    bundle.write(&small).unwrap();
+    assert!(finishing(&bundle, &HOST).unwrap_err().message.contains("use a larger Mac"));
     for field in ["hardwareModel", "osVersion", "cpuCountMin", "memoryMin", "diskBytes"] {
         assert!(text.contains(&format!("\"{field}\"")), "{text}");
     }

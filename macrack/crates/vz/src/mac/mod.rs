@@ -9,6 +9,7 @@ mod error;
 mod install;
 mod machine;
 mod queue;
+mod window;
 
 use macrack_wire::VmError;
 use objc2::rc::autoreleasepool;
@@ -17,6 +18,7 @@ use objc2_virtualization::{VZMacMachineIdentifier, VZVirtualMachineConfiguration
 
 pub use install::install_macos;
 pub use machine::{Machine, MachineEvent, VsockPort};
+pub use window::show;
 
 use crate::configuration::{HostLimits, encode};
 
