@@ -61,20 +61,24 @@ impl Script {
         let log = BootLog::new(directory.join("first-boot.log"), false);
         let mut script = Script { directory, machine, state: FirstBoot::NotAsked, log };
         match read_json::<Record>(&script.record()) {
-            Ok(record) if script.is_of_another(&record) => script.forget_text()?,
+            Ok(record) if script.is_of_another(&record) => script.forget_text(),
             Ok(Record { machine: Some(_), .. }) if let Some(error) = unknown => {
                 let why = format!("not run: there is a record, and whose it is cannot be told: {error}");
                 script.state = failed(&why);
             }
             Ok(Record { state: FirstBoot::Running, .. }) => {
-                script.put(FirstBoot::Interrupted)?;
-                script.forget_text()?;
+                if let Err(error) = script.put(FirstBoot::Interrupted) {
+                    // it still says Running there, which comes to the same at the next start
+                    tracing::error!(%error, "that the first boot was interrupted cannot be put down");
+                    script.state = FirstBoot::Interrupted;
+                }
+                script.forget_text();
             }
             Ok(Record { state, .. }) => {
                 script.state = state;
                 if script.state != FirstBoot::Waiting {
                     // the guest went down between the end of the script and the end of its text
-                    script.forget_text()?;
+                    script.forget_text();
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -136,19 +140,23 @@ impl Script {
         }
     }
 
-    /// Begins the script if it waits to be begun, having put down first that it runs.
-    pub fn begin(&mut self, probe: &impl Probe) -> io::Result<Option<Child>> {
+    /// Begins the script if it waits to be begun, having put down first that it runs. A disk that takes
+    /// nothing more keeps it from being begun, and nothing else from being answered.
+    pub fn begin(&mut self, probe: &impl Probe) -> Option<Child> {
         if self.state != FirstBoot::Waiting {
-            return Ok(None);
+            return None;
         }
-        self.put(FirstBoot::Running)?;
+        if let Err(error) = self.put(FirstBoot::Running) {
+            self.log.await_script(false);
+            self.state = failed(&format!("not begun since this start, for that cannot be put down: {error}"));
+            return None;
+        }
         match self.spawn(probe) {
-            Ok(child) => Ok(Some(child)),
+            Ok(child) => Some(child),
             Err(error) => {
                 self.log.await_script(false);
-                self.put(failed(&format!("could not be started: {error}")))?;
-                self.forget_text()?;
-                Ok(None)
+                self.end(failed(&format!("could not be started: {error}")));
+                None
             }
         }
     }
@@ -163,13 +171,19 @@ impl Script {
     }
 
     /// Puts down how it ended, and removes its text, which may hold secrets.
-    pub fn finish(&mut self, ended: io::Result<ExitStatus>) -> io::Result<()> {
-        let state = match ended {
+    pub fn finish(&mut self, ended: io::Result<ExitStatus>) {
+        self.end(match ended {
             Ok(status) => FirstBoot::Done { exit_code: exit_code(status) },
             Err(error) => failed(&format!("its end was not seen: {error}")),
-        };
-        self.put(state)?;
-        self.forget_text()
+        });
+    }
+
+    fn end(&mut self, state: FirstBoot) {
+        if let Err(error) = self.put(state) {
+            // the disk says Running: after the next start it counts as interrupted, so it does now
+            self.state = failed(&format!("it ended, which cannot be put down: {error}"));
+        }
+        self.forget_text();
     }
 
     /// Flushed with the directory: a rename alone may be lost with the power, and the script would run again.
@@ -181,10 +195,12 @@ impl Script {
     }
 
     /// Removes the text, which may hold secrets, unless the script has done so itself.
-    fn forget_text(&self) -> io::Result<()> {
+    fn forget_text(&self) {
         match fs::remove_file(self.text()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::error!(%error, "the first-boot script cannot be removed; that is tried again at the next start");
+            }
+            _ => {}
         }
     }
 

@@ -20,7 +20,7 @@ fn a_golden_that_was_once_an_instance_does_not_keep_its_clones_from_their_own_fi
     let mut golden = load(&root, "golden");
     golden.accept("echo golden").unwrap();
     golden.put(FirstBoot::Running).unwrap();
-    golden.finish(ended(0)).unwrap();
+    golden.finish(ended(0));
     assert_eq!(load(&root, "golden").state(), &FirstBoot::Done { exit_code: 0 }, "the same machine, started again");
 
     let mut clone = load(&root, "clone");
@@ -65,7 +65,7 @@ fn a_script_that_removes_itself_ends_as_well_as_any_other() {
     script.accept("rm -- \"$0\"").unwrap();
     script.put(FirstBoot::Running).unwrap();
     fs::remove_file(script.text()).unwrap();
-    script.finish(ended(0)).unwrap();
+    script.finish(ended(0));
     assert_eq!(load(&root, "clone").state(), &FirstBoot::Done { exit_code: 0 });
 
     let root = disk();
@@ -108,4 +108,61 @@ fn wherever_the_power_goes_the_script_is_begun_once_at_most_and_its_text_does_no
         assert_eq!(script.state(), &expected, "{when}");
         assert_eq!(script.text().exists(), kept, "{when}");
     }
+}
+
+#[test]
+fn a_disk_that_takes_nothing_more_keeps_the_script_from_being_begun_and_the_guest_answering() {
+    let root = disk();
+    let mut script = load(&root, "clone");
+    script.accept("echo once").unwrap();
+    // where the next record is written lies a folder
+    let in_the_way = root.path().join(DIRECTORY).join("first-boot.json.new");
+    fs::create_dir(&in_the_way).unwrap();
+    assert!(script.begin(&Nowhere).is_none());
+    let FirstBoot::Failed { message } = script.state().clone() else { panic!("{:?}", script.state()) };
+    assert!(message.starts_with("not begun since this start, for that cannot be put down"), "{message}");
+    assert_eq!(load(&root, "clone").state(), &FirstBoot::Waiting, "nothing ran, so it may at the next start");
+
+    fs::remove_dir(&in_the_way).unwrap();
+    let mut script = load(&root, "clone");
+    script.put(FirstBoot::Running).unwrap();
+    fs::create_dir(&in_the_way).unwrap();
+    script.finish(ended(0));
+    assert!(matches!(script.state(), FirstBoot::Failed { .. }), "a success that is not put down is none");
+    assert_eq!(load(&root, "clone").state(), &FirstBoot::Interrupted);
+}
+
+/// A machine on which nothing may be started.
+struct Nowhere;
+
+impl Probe for Nowhere {
+    fn sessions(&self) -> tokio::sync::watch::Receiver<crate::probe::Session> {
+        tokio::sync::watch::channel(crate::probe::Session::User).1
+    }
+    fn facts(&self) -> crate::probe::Facts {
+        crate::probe::Facts::default()
+    }
+    fn machine(&self) -> io::Result<String> {
+        Ok("clone".to_owned())
+    }
+    fn as_user(&self, _: std::process::Command) -> io::Result<std::process::Command> {
+        Err(io::Error::other("nothing may be started here"))
+    }
+    fn hand_over(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+    fn shut_down(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_script_that_cannot_be_started_leaves_its_reason_and_no_text() {
+    let root = disk();
+    let mut script = load(&root, "clone");
+    script.accept("echo once").unwrap();
+    assert!(script.begin(&Nowhere).is_none());
+    let failed = FirstBoot::Failed { message: "could not be started: nothing may be started here".to_owned() };
+    assert_eq!(load(&root, "clone").state(), &failed);
+    assert!(!script.text().exists());
 }

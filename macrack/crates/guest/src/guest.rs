@@ -71,25 +71,25 @@ impl<P: Probe> Guest<P> {
     }
 
     /// Runs until the machine goes down or nobody can ask any more.
-    pub async fn run(mut self) -> io::Result<()> {
+    pub async fn run(mut self) {
         let mut sessions = self.probe.sessions();
         loop {
             let user = *sessions.borrow_and_update() == Session::User;
             if user && self.running.is_none() {
-                self.running = self.script.begin(&*self.probe)?;
+                self.running = self.script.begin(&*self.probe);
             }
             self.gate.tend(user && self.script.state().is_satisfied(), &*self.probe);
             self.publish();
             tokio::select! {
-                changed = sessions.changed() => if changed.is_err() { return Ok(()) },
+                changed = sessions.changed() => if changed.is_err() { return },
                 ended = ended(&mut self.running) => {
                     self.running = None;
-                    self.script.finish(ended)?;
+                    self.script.finish(ended);
                 }
                 () = self.gate.progress() => {}
                 request = self.requests.recv() => match request {
                     Some((verb, reply)) => self.take(verb, reply),
-                    None => return Ok(()),
+                    None => return,
                 },
             }
         }

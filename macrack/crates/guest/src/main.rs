@@ -92,7 +92,7 @@ mod linux {
         let listener = UnixListener::bind(&run.listen)?;
         tokio::spawn(macrack_wire::serve(listener, Arc::new(service), Limits::VM));
         tokio::select! {
-            ended = guest.run() => ended,
+            () = guest.run() => Ok(()),
             ended = mac.power_button() => ended,
         }
     }
@@ -145,7 +145,8 @@ mod macos {
     async fn serve() -> io::Result<()> {
         let (guest, service) = Guest::new(Arc::new(Mac::start()?), Path::new("/"))?;
         tokio::spawn(macrack_wire::serve(HostOnly::bind()?, Arc::new(service), Limits::VM));
-        guest.run().await
+        guest.run().await;
+        Ok(())
     }
 }
 
