@@ -175,7 +175,7 @@ impl Client {
     /// As the registry itself answers; mirrors only help.
     pub async fn manifest(&self, reference: &Reference) -> Result<Vec<u8>, Error> {
         let what = reference.to_string();
-        self.from_anywhere(reference.registry(), |origin| {
+        self.ask_anywhere(reference.registry(), |origin| {
             let what = &what;
             async move {
                 let uri = origin.uri(reference.path(), &format!("manifests/{}", reference.digest()));
@@ -194,7 +194,7 @@ impl Client {
     /// As [`Client::manifest`].
     pub async fn small_blob(&self, reference: &Reference, blob: &Blob) -> Result<Vec<u8>, Error> {
         let what = format!("{} of {reference}", blob.digest);
-        self.from_anywhere(reference.registry(), |origin| {
+        self.ask_anywhere(reference.registry(), |origin| {
             let what = &what;
             async move {
                 let uri = origin.uri(reference.path(), &format!("blobs/{}", blob.digest));
@@ -333,7 +333,7 @@ impl Client {
     }
 
     /// Asks each place in turn; the registry's own answer is the one that counts.
-    async fn from_anywhere<'a, T, F>(&self, registry: &str, ask: impl Fn(Origin) -> F) -> Result<T, Error>
+    async fn ask_anywhere<'a, T, F>(&self, registry: &str, ask: impl Fn(Origin) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>> + 'a,
     {
