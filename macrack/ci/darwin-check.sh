@@ -69,6 +69,8 @@ CONF
 make_sysroot() {
   local work library
   work=$(mktemp -d)
+  # shellcheck disable=SC2064 # of this subshell, by the name that it has now
+  trap "rm -rf '$work'" EXIT
   rust_source "$work"
   library=$work/usr/src/rustc-$version/library
   [ -d "$library" ] || die "rust-src $version holds no $library"
@@ -81,7 +83,7 @@ make_sysroot() {
       -Z build-std=std,panic_unwind,panic_abort,test)
   rm -f "$work/out/$triple/release/deps"/libseed*
   cp "$work/out/$triple/release/deps"/*.r{lib,meta} "$1.new/lib/rustlib/$triple/lib/"
-  rm -rf "$1" "$work"
+  rm -rf "$1"
   mv "$1.new" "$1"
 }
 
@@ -121,6 +123,7 @@ if [ $# -eq 0 ]; then
   done
   set -- clippy --locked --lib --bins "${packages[@]}" -- -D warnings
 fi
+export CARGO_INCREMENTAL=0 # a check is made seldom, and its increments take more room than all else
 # `--target` goes before a lone `--`; the folder is its own, for its empty objects must never be linked
 words=() placed=
 for word; do
