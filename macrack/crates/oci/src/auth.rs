@@ -147,7 +147,12 @@ fn login(registry: &str, entry: Entry) -> Result<Option<Login>, Error> {
 /// `https://ghcr.io/v1/` → `ghcr.io`.
 fn host(registry: &str) -> String {
     let rest = registry.split_once("://").map_or(registry, |(_, rest)| rest);
-    rest.split('/').next().unwrap_or_default().to_ascii_lowercase()
+    let host = rest.split('/').next().unwrap_or_default().to_ascii_lowercase();
+    match host.as_str() {
+        // docker's own registry has a name, another in its config file, and answers under a third
+        "index.docker.io" | "registry-1.docker.io" => "docker.io".to_owned(),
+        _ => host,
+    }
 }
 
 /// What a registry wants to see before it answers (`WWW-Authenticate`).
@@ -247,6 +252,8 @@ mod tests {
         assert_eq!(read.login("r.example:5000"), Some(&basic("u", "p")));
         assert_eq!(read.login("helper.example"), None);
         assert_eq!(read.login("r.example"), None, "another port is another registry");
+        let hub = br#"{"auths": {"https://index.docker.io/v1/": {"username": "u", "password": "p"}}}"#;
+        assert!(Credentials::from_docker_config(hub).unwrap().login("registry-1.docker.io").is_some());
     }
 
     #[test]

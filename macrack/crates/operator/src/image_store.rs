@@ -195,7 +195,58 @@ impl ImageStore for DirectoryStore {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::jiff;
+    use macrack_oci::layout::{Blob, Chunk};
+    use macrack_testkit::{Registry, RegistryOptions};
+    use serde_json::json;
+
     use super::*;
+
+    /// A golden of one chunk, and something that is none.
+    async fn in_a_registry(registry: &Registry) -> [String; 2] {
+        let client = macrack_oci::Client::new(macrack_oci::Options::default()).unwrap();
+        let target = format!("{}/golden/tahoe:26.1", registry.address()).parse().unwrap();
+        let bytes = bytes::Bytes::from_static(b"{}");
+        let blob = Blob { digest: macrack_oci::digest::of(&bytes), size: 2 };
+        client.put_blob(&target, &blob.digest, bytes).await.unwrap();
+        let chunk = Chunk { blob: blob.clone(), offset: 0, raw_size: 4096, raw_digest: None };
+        let golden = Golden {
+            image_config: blob.clone(),
+            config: blob.clone(),
+            chunks: vec![chunk],
+            nvram: blob.clone(),
+            disk_bytes: 4096,
+            facts: Default::default(),
+        };
+        let manifest = golden.write(jiff::Timestamp::UNIX_EPOCH).unwrap();
+        let none = String::from_utf8(manifest.clone()).unwrap().replace("tart.nvram.v1", "tart.other.v1").into_bytes();
+        let golden = client.put_manifest(&target, manifest).await.unwrap().to_string();
+        [golden, client.put_manifest(&target, none).await.unwrap().to_string()]
+    }
+
+    #[tokio::test]
+    async fn a_registry_has_it_or_lacks_it_or_has_something_else_or_is_away() {
+        let registry = Registry::start(RegistryOptions::default()).await.unwrap();
+        let [golden, none] = in_a_registry(&registry).await;
+        let args = StoreArgs { image_store: Kind::Oci, registry_mirror: Vec::new(), insecure_registry: Vec::new() };
+        let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let store = args.open(Client::try_from(nowhere).unwrap()).unwrap();
+        let of = |image: &str, secret: Option<&str>| {
+            let secret = secret.map(|name| json!({ "name": name }));
+            let source: Oci = serde_json::from_value(json!({ "image": image, "pullSecretRef": secret })).unwrap();
+            let store = store.clone();
+            async move { store.resolve(&source).await }
+        };
+        assert_eq!(of(&golden, None).await, Resolution::Found { bytes: 4096 });
+        let missing = format!("{}@sha256:{}", golden.split('@').next().unwrap(), "ab".repeat(32));
+        assert!(matches!(of(&missing, None).await, Resolution::Missing(_)));
+        let Resolution::Invalid(why) = of(&none, None).await else { panic!("something else is taken for a golden") };
+        assert!(why.contains("which no macOS golden has"), "{why}");
+        let Resolution::Unreachable(why) = of(&golden, Some("ghcr")).await else { panic!("no secret was looked for") };
+        assert!(why.contains("pull secret macrack-system/ghcr"), "{why}");
+        drop(registry);
+        assert!(matches!(of(&golden, None).await, Resolution::Unreachable(_)));
+    }
 
     #[test]
     fn a_reference_never_leads_out_of_the_store() {
