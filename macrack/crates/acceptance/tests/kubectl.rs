@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
+use kube::{Api, Client, Config, ResourceExt};
 use macrack_acceptance::{Mac, Rack, mac::golden, objects};
 use macrack_api::{MacOSInstance, instance::macos_instance::MacOSInstancePhase};
 use macrack_testkit::{Namespace, child::is_alive, expect};
@@ -73,8 +74,15 @@ async fn a_tenants_kubectl_runs_commands_in_its_own_guest_and_reads_its_journal_
     assert_eq!(conditions.first().and_then(|c| c.reason.as_deref()), Some("MacRackApproved"));
     let nodes: Api<Node> = Api::all(admin.clone());
     let port = |node: &Node| Some(node.status.as_ref()?.daemon_endpoints.as_ref()?.kubelet_endpoint.as_ref()?.port);
-    let node = expect::until_seen(&nodes, "macrack-exec000001", "with its port", SOON, |node| port(node).is_some()).await;
+    let node =
+        expect::until_seen(&nodes, "macrack-exec000001", "with its port", SOON, |node| port(node).is_some()).await;
     let port = port(&node).context("no port")?;
+    let leases: Api<Lease> = Api::namespaced(admin.clone(), "kube-node-lease");
+    expect::until_seen(&leases, "macrack-exec000001", "renewed by its Node's agent", SOON, |lease| {
+        let renewed = lease.spec.as_ref().is_some_and(|spec| spec.lease_duration_seconds == Some(40));
+        renewed && lease.owner_references().iter().any(|owner| Some(&owner.uid) == node.metadata.uid.as_ref())
+    })
+    .await;
     mac.agent.until_logged("has a serving certificate of the cluster", SOON).await?;
     assert_eq!(direct(rack, port, false).await?, 401, "nobody is answered without a certificate");
     assert_eq!(direct(rack, port, true).await?, 403, "nor with one of another name");
@@ -97,6 +105,13 @@ async fn a_tenants_kubectl_runs_commands_in_its_own_guest_and_reads_its_journal_
     let instances: Api<MacOSInstance> = Api::namespaced(tenant.clone(), ns.name());
     expect::until_seen(&instances, "build-1", "Ready", SOON, |i| {
         i.status.as_ref().is_some_and(|s| s.phase == Some(MacOSInstancePhase::Ready))
+    })
+    .await;
+
+    let pods: Api<Pod> = Api::namespaced(tenant.clone(), ns.name());
+    expect::until_seen(&pods, POD, "Running, where it is", SOON, |pod| {
+        let status = pod.status.clone().unwrap_or_default();
+        status.phase.as_deref() == Some("Running") && status.host_ip.as_deref() == Some("127.0.0.1")
     })
     .await;
 
@@ -156,7 +171,9 @@ async fn a_tenants_kubectl_runs_commands_in_its_own_guest_and_reads_its_journal_
         rack.plane.kubectl_as(&mine, &arguments).await?.success()
     };
     let all = logs(&[]).await?;
-    for line in ["vm   the VM runs\n", "boot hello from the first boot\nboot a second line\n", "the guest is at Ready\n"] {
+    for line in
+        ["vm   the VM runs\n", "boot hello from the first boot\nboot a second line\n", "the guest is at Ready\n"]
+    {
         assert!(all.contains(line), "{line:?} is not in\n{all}");
     }
     assert!(!all.contains('/'), "a path of the host is in\n{all}");

@@ -176,17 +176,28 @@ pub async fn keep_status(
     }
 }
 
+/// The renewal of a Lease, which belongs to its Node and goes with it, once that one is seen.
+fn renewal(node: &str, uid: Option<&str>, now: Timestamp) -> Value {
+    let mut renewal = json!({ "spec": {
+        "holderIdentity": node,
+        "leaseDurationSeconds": LEASE_SECONDS,
+        "renewTime": MicroTime(now),
+    }});
+    if let Some(uid) = uid {
+        let owner = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid });
+        renewal["metadata"] = json!({ "ownerReferences": [owner] });
+    }
+    renewal
+}
+
 /// Renews the Node's Lease, for ever, through outages and while it is missing.
 pub async fn keep_lease(client: Client, name: String, mut seen: watch::Receiver<Seen<Node>>) {
     let leases: Api<Lease> = Api::namespaced(client, "kube-node-lease");
     let params = PatchParams::default();
     let mut backoff = Backoff::new(Duration::from_millis(200), RENEW);
     loop {
-        let renewal = Patch::Merge(json!({ "spec": {
-            "holderIdentity": name,
-            "leaseDurationSeconds": LEASE_SECONDS,
-            "renewTime": MicroTime(Timestamp::now()),
-        }}));
+        let uid = seen.borrow().present().and_then(|node| node.metadata.uid.clone());
+        let renewal = Patch::Merge(renewal(&name, uid.as_deref(), Timestamp::now()));
         let renewed = leases.patch(&name, &params, &renewal);
         let pause = match tokio::time::timeout(PATIENCE, renewed).await {
             Ok(Ok(_)) => {
@@ -282,6 +293,24 @@ mod tests {
         let again = patch(&node, &facts(), now).unwrap();
         assert_eq!(again["status"]["conditions"][0]["status"], "True");
         assert_eq!(again["status"]["conditions"][0]["lastTransitionTime"], json!(Time(now)));
+    }
+
+    #[test]
+    fn a_lease_is_its_nodes_as_soon_as_that_one_is_seen() {
+        let lease = renewal("macrack-x", Some("u-1"), Timestamp::UNIX_EPOCH);
+        assert_eq!(lease["metadata"]["ownerReferences"][0]["uid"], "u-1");
+        assert_eq!(lease["spec"]["leaseDurationSeconds"], 40);
+        let unseen = renewal("macrack-x", None, Timestamp::UNIX_EPOCH);
+        assert_eq!(unseen.get("metadata"), None, "what others wrote there is left");
+    }
+
+    #[test]
+    fn the_api_server_is_told_where_exec_and_logs_are_answered() {
+        let status = &patch(&bare(), &facts(), Timestamp::UNIX_EPOCH).unwrap()["status"];
+        assert_eq!(status["daemonEndpoints"]["kubeletEndpoint"]["Port"], 10_250);
+        assert_eq!(status["declaredFeatures"], json!(["ExtendWebSocketsToKubelet"]));
+        let ready = &status["conditions"];
+        assert_eq!(ready.as_array().unwrap().len(), 4, "Ready and three pressures");
     }
 
     #[test]

@@ -248,12 +248,8 @@ where
 }
 
 /// Output, until its end, or until it is quiet after the command's.
-async fn pump<R>(
-    mut from: R,
-    frames: mpsc::Sender<Frame>,
-    mut exited: watch::Receiver<bool>,
-    frame: fn(Bytes) -> Frame,
-) where
+async fn pump<R>(mut from: R, frames: mpsc::Sender<Frame>, mut exited: watch::Receiver<bool>, frame: fn(Bytes) -> Frame)
+where
     R: AsyncRead + Unpin,
 {
     let mut buffer = vec![0; MAX_CHUNK];

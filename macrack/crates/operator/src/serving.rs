@@ -80,7 +80,9 @@ async fn judge(api: &Api<CertificateSigningRequest>, world: &World, csr: &Certif
             tracing::debug!(csr = name, why, "a request for a certificate waits");
             return false;
         }
-        Verdict::Approve => ("Approved", "MacRackApproved", "the Mac, its Node and its address are as enrolled".to_owned()),
+        Verdict::Approve => {
+            ("Approved", "MacRackApproved", "the Mac, its Node and its address are as enrolled".to_owned())
+        }
         Verdict::Deny(why) => ("Denied", "MacRackDenied", why),
     };
     let condition = json!({
@@ -109,7 +111,14 @@ fn gather(world: &World, csr: &CertificateSigningRequest) -> Facts {
     let named: Vec<IpAddr> = request.content.as_ref().map(|content| content.addresses.clone()).unwrap_or_default();
     // simulated Macs share the loopback of one machine
     let shares = |address: &IpAddr| !address.is_loopback() && named.contains(address);
-    let sharing = world.kube_nodes.all().iter().filter(|node| node.name_any() != own).filter(|node| addresses(node).iter().any(shares)).map(|node| node.name_any()).collect();
+    let sharing = world
+        .kube_nodes
+        .all()
+        .iter()
+        .filter(|node| node.name_any() != own)
+        .filter(|node| addresses(node).iter().any(shares))
+        .map(|node| node.name_any())
+        .collect();
     Facts {
         mac_node: world.nodes.get(&Key::cluster(&mac_node)).map(|node| node.as_ref().clone()),
         node: match world.kube_nodes.get(&Key::cluster(&own)) {
@@ -141,7 +150,9 @@ fn content(pem: &[u8]) -> Result<Content, String> {
     let (_, csr) = X509CertificationRequest::from_der(&pem.contents).map_err(|error| error.to_string())?;
     csr.verify_signature().map_err(|error| format!("its signature: {error}"))?;
     let subject = &csr.certification_request_info.subject;
-    let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| value.as_str().map(str::to_owned).map_err(|error| error.to_string());
+    let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| {
+        value.as_str().map(str::to_owned).map_err(|error| error.to_string())
+    };
     let common: Vec<String> = subject.iter_common_name().map(text).collect::<Result<_, _>>()?;
     let [common_name] = common.as_slice() else { return Err(format!("{} common names", common.len())) };
     let mut content = Content {
@@ -187,7 +198,10 @@ mod tests {
         let read = content(pem.as_bytes()).unwrap();
         assert_eq!(read.common_name, "system:node:macrack-x");
         assert_eq!(read.organizations, ["system:nodes"]);
-        assert_eq!((read.dns, read.addresses, read.others), (vec!["macrack-x".to_owned()], vec!["10.0.0.7".parse().unwrap()], 0));
+        assert_eq!(
+            (read.dns, read.addresses, read.others),
+            (vec!["macrack-x".to_owned()], vec!["10.0.0.7".parse().unwrap()], 0)
+        );
         for broken in [&b"nothing"[..], b"", &pem.as_bytes()[..pem.len() / 2]] {
             assert!(content(broken).is_err());
         }

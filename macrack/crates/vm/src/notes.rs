@@ -93,13 +93,9 @@ impl Notes {
     }
 
     async fn copy_first_boot<P: GuestPort>(&self, port: P) -> Result<(), WireError> {
-        let client = Client::<_, GuestVerb, GuestReport>::greet(
-            port.connect().await?,
-            Limits::GUEST,
-            Role::Vm,
-            Role::Guest,
-        )
-        .await?;
+        let client =
+            Client::<_, GuestVerb, GuestReport>::greet(port.connect().await?, Limits::GUEST, Role::Vm, Role::Guest)
+                .await?;
         let (_, link) = client.open(GuestVerb::Open(Session::FirstBootLog)).await?;
         let (mut reader, _writer) = split(link);
         let (mut rest, mut taken) = (Vec::new(), 0);

@@ -261,9 +261,8 @@ impl Credit {
     /// When that is more than the window holds.
     pub fn spend(&mut self, bytes: usize) -> Result<(), WireError> {
         let left = u32::try_from(bytes).ok().and_then(|bytes| self.0.checked_sub(bytes));
-        self.0 = left.ok_or_else(|| {
-            WireError::OutOfBounds(format!("{bytes} bytes of input where {} may be out", self.0))
-        })?;
+        self.0 =
+            left.ok_or_else(|| WireError::OutOfBounds(format!("{bytes} bytes of input where {} may be out", self.0)))?;
         Ok(())
     }
 
@@ -273,9 +272,8 @@ impl Credit {
     /// When that is more than was sent.
     pub fn earn(&mut self, bytes: u32) -> Result<(), WireError> {
         let sum = self.0.checked_add(bytes).filter(|sum| *sum <= WINDOW);
-        self.0 = sum.ok_or_else(|| {
-            WireError::OutOfBounds(format!("{bytes} bytes of input were taken, fewer were sent"))
-        })?;
+        self.0 =
+            sum.ok_or_else(|| WireError::OutOfBounds(format!("{bytes} bytes of input were taken, fewer were sent")))?;
         Ok(())
     }
 }

@@ -62,7 +62,9 @@ enum NoCertificate {
     Api(#[from] kube::Error),
     #[error("the request {0} is not watched: {1}")]
     Watch(String, kube::runtime::wait::Error),
-    #[error("the request {0} was not signed within {PATIENCE:?}: does the operator run, and kube-controller-manager's signer? (kubectl describe csr {0})")]
+    #[error(
+        "the request {0} was not signed within {PATIENCE:?}: does the operator run, and kube-controller-manager's signer? (kubectl describe csr {0})"
+    )]
     Silence(String),
     #[error("the request {0} was refused: {1}")]
     Refused(String, String),
@@ -155,7 +157,9 @@ async fn ask(client: &Client, wish: &Wish, names: &Names) -> Result<Vec<u8>, NoC
     };
     let made = api.create(&PostParams::default(), &csr).await?;
     let uid = made.metadata.uid;
-    let settled = |csr: Option<&CertificateSigningRequest>| csr.is_none_or(|csr| csr.metadata.uid != uid || verdict(csr).is_some());
+    let settled = |csr: Option<&CertificateSigningRequest>| {
+        csr.is_none_or(|csr| csr.metadata.uid != uid || verdict(csr).is_some())
+    };
     let awaited = tokio::time::timeout(PATIENCE, await_condition(api, &name, settled)).await;
     let csr = awaited.map_err(|_| NoCertificate::Silence(name.clone()))?;
     let csr = csr.map_err(|error| NoCertificate::Watch(name.clone(), error))?;
@@ -264,7 +268,10 @@ mod tests {
     #[test]
     fn a_denied_or_failed_request_says_why() {
         let csr = |status: serde_json::Value| -> CertificateSigningRequest {
-            serde_json::from_value(json!({ "metadata": {}, "spec": { "request": "", "signerName": "s" }, "status": status })).unwrap()
+            serde_json::from_value(
+                json!({ "metadata": {}, "spec": { "request": "", "signerName": "s" }, "status": status }),
+            )
+            .unwrap()
         };
         assert_eq!(verdict(&csr(json!({}))), None);
         let denied = json!({ "conditions": [{ "type": "Denied", "status": "True", "message": "not your Node" }] });

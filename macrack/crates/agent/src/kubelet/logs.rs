@@ -44,7 +44,9 @@ pub(super) fn parse(query: &Query, now: Timestamp) -> Result<Request, String> {
     }
     let since_time = match query.one("sinceTime") {
         None => None,
-        Some(text) => Some(text.parse::<Timestamp>().map_err(|_| format!("logs: sinceTime={text} is no RFC 3339 time"))?),
+        Some(text) => {
+            Some(text.parse::<Timestamp>().map_err(|_| format!("logs: sinceTime={text} is no RFC 3339 time"))?)
+        }
     };
     let since_seconds = number("sinceSeconds")?.map(|seconds| Wanted::last_seconds(now, seconds));
     let size = |n: i64| usize::try_from(n).unwrap_or(usize::MAX);
@@ -77,9 +79,21 @@ pub(super) async fn answer(target: &Target, request: Request, room: &Arc<Semapho
                 "logs: too many logs of this Mac are followed; end one, or leave --follow out".to_owned(),
             );
         };
-        let wanted = Wanted { tail: None, limit: request.wanted.limit.map(|most| most - shown.len().min(most)), ..request.wanted };
+        let wanted = Wanted {
+            tail: None,
+            limit: request.wanted.limit.map(|most| most - shown.len().min(most)),
+            ..request.wanted
+        };
         let from = known.len() as u64;
-        let follower = Follower { dir: target.dir.clone(), from, wanted, first: Some(shown), link: None, over: false, _seat: seat };
+        let follower = Follower {
+            dir: target.dir.clone(),
+            from,
+            wanted,
+            first: Some(shown),
+            link: None,
+            over: false,
+            _seat: seat,
+        };
         Body::from_stream(stream::unfold(follower, Follower::next))
     } else {
         Body::from(shown)

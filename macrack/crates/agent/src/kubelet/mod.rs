@@ -126,11 +126,7 @@ mod tests {
 
     #[test]
     fn a_simulated_mac_is_reached_on_its_own_machine_alone() {
-        for (address, listens) in [
-            ("127.0.0.1", "127.0.0.1:7"),
-            ("10.0.0.7", "0.0.0.0:7"),
-            ("fd00::7", "[::]:7"),
-        ] {
+        for (address, listens) in [("127.0.0.1", "127.0.0.1:7"), ("10.0.0.7", "0.0.0.0:7"), ("fd00::7", "[::]:7")] {
             assert_eq!(listen_on(&[address.parse().unwrap()], 7).to_string(), listens);
         }
     }

@@ -62,7 +62,9 @@ pub enum KubeletError {
     #[error("cannot listen on {0}: {1}; end what has the port, or give another with --kubelet-port")]
     Listen(SocketAddr, std::io::Error),
     /// The client CA is unusable.
-    #[error("the cluster's client CA in the bootstrap file is of no use: {0}; print a new file with `kubectl macrack enroll`")]
+    #[error(
+        "the cluster's client CA in the bootstrap file is of no use: {0}; print a new file with `kubectl macrack enroll`"
+    )]
     ClientCa(String),
     /// A defect of the build.
     #[error("TLS cannot be set up: {0}")]
@@ -205,7 +207,8 @@ mod tests {
 
     #[test]
     fn only_the_api_servers_own_name_is_let_in() {
-        let verdict = |shown: Option<&[u8]>| judge(shown, "kube-apiserver-kubelet-client").map_err(|(status, _)| status);
+        let verdict =
+            |shown: Option<&[u8]>| judge(shown, "kube-apiserver-kubelet-client").map_err(|(status, _)| status);
         assert_eq!(verdict(Some(&certificate(&["kube-apiserver-kubelet-client"]))), Ok(()));
         assert_eq!(verdict(Some(&certificate(&["kubernetes-admin"]))), Err(StatusCode::FORBIDDEN));
         assert_eq!(verdict(Some(&certificate(&[]))), Err(StatusCode::FORBIDDEN));

@@ -135,7 +135,10 @@ fn standing(facts: &Facts, content: &Content) -> Verdict {
         return Verdict::Deny(format!("MacNode {name} is being deleted"));
     }
     if let Some(retirement) = &mac_node.spec.retirement {
-        return Verdict::Deny(format!("MacNode {name} is retired ({}); take spec.retirement back first", retirement.reason));
+        return Verdict::Deny(format!(
+            "MacNode {name} is retired ({}); take spec.retirement back first",
+            retirement.reason
+        ));
     }
     let hardware = mac_node.status.as_ref().and_then(|status| status.agent.as_ref()?.hardware.as_ref());
     let Some(hardware) = hardware else { return wait("its agent has not reported its hardware yet") };
@@ -252,7 +255,9 @@ mod tests {
             ("server auth", |f| f.request.usages.push("client auth".into())),
             ("server auth", |f| f.request.usages.retain(|usage| usage != "server auth")),
             ("cannot be read: truncated", |f| f.request.content = Err("truncated".into())),
-            ("its subject is system:node:macrack-other", |f| content(f).common_name = "system:node:macrack-other".into()),
+            ("its subject is system:node:macrack-other", |f| {
+                content(f).common_name = "system:node:macrack-other".into()
+            }),
             ("system:masters", |f| content(f).organizations.push("system:masters".into())),
             ("nothing else", |f| content(f).dns.push("kubernetes.default.svc".into())),
             ("nothing else", |f| content(f).others = 1),

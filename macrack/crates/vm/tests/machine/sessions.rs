@@ -1,6 +1,8 @@
 //! Sessions with a guest, through its VM's process.
 
-use macrack_wire::session::{Ended, Frame, MAX_CHUNK, MAX_SESSIONS, Reader, Session, TerminalSize, WINDOW, Writer, split};
+use macrack_wire::session::{
+    Ended, Frame, MAX_CHUNK, MAX_SESSIONS, Reader, Session, TerminalSize, WINDOW, Writer, split,
+};
 use macrack_wire::{VmDir, WireError, journal};
 use tokio::net::{TcpListener, UnixStream};
 use tokio::time::timeout;
@@ -115,7 +117,9 @@ async fn the_journal_tells_what_became_of_the_vm_and_what_its_first_boot_said() 
     rack.ready("a").await;
     rack.stop("a", 20).await;
     let text = String::from_utf8(journal::Wanted::default().select(&journal::read(&dir.journal()).unwrap())).unwrap();
-    for line in ["vm   the VM starts\n", "boot one\nboot two\nboot three\n", "vm   the VM has stopped as it was told to\n"] {
+    for line in
+        ["vm   the VM starts\n", "boot one\nboot two\nboot three\n", "vm   the VM has stopped as it was told to\n"]
+    {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }
 }
