@@ -19,6 +19,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::PostParams;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
+use macrack_api::rack::node::MacNodeSpec;
 use macrack_api::{MacNode, Span, names};
 use serde::Serialize;
 
@@ -27,13 +28,18 @@ use crate::times::relative;
 
 /// Shortest life of a token that the API server grants (TokenRequest, `expirationSeconds`).
 const SHORTEST: Span = Span(600);
-/// Longest life of a bootstrap token: it lies in a file on its way to a Mac.
-const LONGEST: Span = Span(24 * 3600);
+/// Longest life of a bootstrap token: a year. It is a Mac's way back after it was off for longer than its own token
+/// lives (a day), or its Node was deleted; whoever has the file can ask for that one Mac's token, until the MacNode is
+/// retired or deleted.
+const LONGEST: Span = Span(366 * 24 * 3600);
 
 /// Print the bootstrap file with which a Mac's agent joins the cluster
 ///
-/// It waits until the operator has made the chassis' enrolment account. The token in it can only ask for the agent's
-/// own token; the agent renews that one itself, so the file is needed once.
+/// It waits until the operator has made the chassis' enrolment account. The token in the file can do one thing: ask for
+/// the agent's own token, which lives for 24h and which the agent renews by itself, also over restarts. The file stays
+/// on the Mac: it says where the cluster is, and is the way back when the agent's own token has died, after more than
+/// 24h without a cluster or when its Node was deleted. Once the file's token has expired too, enroll again and put the
+/// new file in the place of the old; the agent reads it without a restart. Retiring the MacNode ends both tokens.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Enroll {
     /// The serial of the Mac, as in spec.serial of its MacNode
@@ -41,8 +47,8 @@ pub(crate) struct Enroll {
     /// Write to this file, readable by you alone, instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// How long the token is good for: 10m to 24h, e.g. 90m
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = token_life)]
+    /// How long the file's token is good for: 10m to 8784h, e.g. 90m; after that the Mac does not come back by itself
+    #[arg(long, value_name = "TIME", default_value = "720h", value_parser = token_life)]
     duration: Span,
     /// How long to wait for the operator
     #[arg(long, value_name = "TIME", default_value = "1m")]
@@ -98,7 +104,11 @@ impl Enroll {
             None => print!("{text}"),
             Some(path) => {
                 write_private(path, text.as_bytes()).with_context(|| format!("write {}", path.display()))?;
-                eprintln!("wrote {}; its token is good until {}", path.display(), relative(until, Timestamp::now()));
+                eprintln!(
+                    "wrote {}; its token is good until {}: until then the Mac comes back by itself however long it was away",
+                    path.display(),
+                    relative(until, Timestamp::now())
+                );
             }
         }
         Ok(())
@@ -133,6 +143,10 @@ impl Enroll {
             Some(node) if node.metadata.deletion_timestamp.is_some() => {
                 bail!("MacNode {name} is being deleted; wait until it is gone, then create it anew")
             }
+            Some(MacNode { spec: MacNodeSpec { retirement: Some(retirement), .. }, .. }) => bail!(
+                "MacNode {name} is retired ({}), which ended every token of this Mac; once it is repaired remove spec.retirement, then enroll again",
+                retirement.reason
+            ),
             Some(node) => Ok(node.spec.serial),
             None => bail!(
                 "there is no MacNode {name}: create one with spec.serial {serial} and its spec.nodeClassName, then enroll again (kubectl explain macnode.spec; `kubectl get mn` lists those that are there)"
@@ -205,9 +219,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_lives_between_ten_minutes_and_a_day() {
+    fn a_token_lives_between_ten_minutes_and_a_year() {
         assert_eq!(token_life("90m"), Ok(Span(5400)));
-        for (text, why) in [("1d", "24h, 90m, 1h30m"), ("9m", "10m to 24h"), ("25h", "10m to 24h"), ("-1h", "24h")] {
+        assert_eq!(token_life("720h"), Ok(Span(30 * 24 * 3600)));
+        for (text, why) in [("30d", "24h, 90m, 1h30m"), ("9m", "10m to 8784h"), ("8785h", "no duration"), ("-1h", "24h")] {
             let refused = token_life(text).unwrap_err();
             assert!(refused.contains(why), "{text}: {refused}");
         }

@@ -205,7 +205,6 @@ fn instance_way_out(reason: &str) -> Option<&'static str> {
         }
         "ClassNotFound" => "Make it anew with a class that exists.",
         "DoesNotFit" => "Its class is fixed: make it anew with a smaller one.",
-        "ImageNotReady" => "It goes on by itself when the image is Ready: kubectl get macimg.",
         "WaitingForScheduler" => {
             "It goes on by itself; if it stays so, the Mac's Node is cordoned or not Ready: ask the platform team."
         }

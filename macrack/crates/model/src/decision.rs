@@ -47,13 +47,13 @@ pub enum Act {
     /// Writes leaseRef.
     Bind { mac: u8, uid: Uid, to: LeaseRef },
     /// Raises the floor.
-    Raise { mac: u8, lease: Uid, to: Hour },
+    Raise { mac: u8, uid: Uid, lease: Uid, to: Hour },
     /// Changes the slots.
-    Slots { mac: u8, lease: Option<Uid>, from: Vec<Slot>, to: Vec<Slot> },
+    Slots { mac: u8, uid: Uid, lease: Option<Uid>, from: Vec<Slot>, to: Vec<Slot> },
     /// Marks the release as begun.
-    Mark { mac: u8, lease: Uid },
+    Mark { mac: u8, uid: Uid, lease: Uid },
     /// Clears leaseRef.
-    Clear { mac: u8, lease: Uid },
+    Clear { mac: u8, uid: Uid, lease: Uid },
 }
 
 /// What the status says that later decisions read.
@@ -340,19 +340,22 @@ fn act(step: &Step) -> Option<Act> {
         Step::Bind { mac_node, mac_node_uid, lease_ref } => {
             Act::Bind { mac: number(mac_node), uid: uid_of(mac_node_uid), to: lease_ref_of(lease_ref) }
         }
-        Step::RaiseFloor { mac_node, lease_uid, to, .. } => {
-            Act::Raise { mac: number(mac_node), lease: uid_of(lease_uid), to: hour(*to) }
+        Step::RaiseFloor { mac_node, mac_node_uid, lease_uid, to } => {
+            Act::Raise { mac: number(mac_node), uid: uid_of(mac_node_uid), lease: uid_of(lease_uid), to: hour(*to) }
         }
-        Step::SetSlots { mac_node, lease_uid, from, to, .. } => Act::Slots {
+        Step::SetSlots { mac_node, mac_node_uid, lease_uid, from, to } => Act::Slots {
             mac: number(mac_node),
+            uid: uid_of(mac_node_uid),
             lease: lease_uid.as_deref().map(uid_of),
             from: slots(from),
             to: slots(to),
         },
-        Step::MarkReleasing { mac_node, lease_uid, .. } => {
-            Act::Mark { mac: number(mac_node), lease: uid_of(lease_uid) }
+        Step::MarkReleasing { mac_node, mac_node_uid, lease_uid } => {
+            Act::Mark { mac: number(mac_node), uid: uid_of(mac_node_uid), lease: uid_of(lease_uid) }
         }
-        Step::ClearLease { mac_node, lease_uid, .. } => Act::Clear { mac: number(mac_node), lease: uid_of(lease_uid) },
+        Step::ClearLease { mac_node, mac_node_uid, lease_uid } => {
+            Act::Clear { mac: number(mac_node), uid: uid_of(mac_node_uid), lease: uid_of(lease_uid) }
+        }
         Step::Create { .. }
         | Step::Apply { .. }
         | Step::PatchNode { .. }

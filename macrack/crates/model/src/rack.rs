@@ -191,14 +191,14 @@ impl World {
             Act::Hold(of) => self.hold(*of),
             Act::LetGo(of, uid) => self.let_go(*of, *uid),
             Act::Bind { mac, uid, to } => self.bind(*mac, *uid, *to),
-            Act::Raise { mac, lease, to } => self.patch(*mac, Some(*lease), |m| {
+            Act::Raise { mac, uid, lease, to } => self.patch((*mac, *uid), Some(*lease), |m| {
                 m.lease.iter_mut().for_each(|r| r.floor = *to);
             }),
-            Act::Mark { mac, lease } => self.patch(*mac, Some(*lease), |m| {
+            Act::Mark { mac, uid, lease } => self.patch((*mac, *uid), Some(*lease), |m| {
                 m.lease.iter_mut().for_each(|r| r.releasing = true);
             }),
-            Act::Clear { mac, lease } => {
-                self.patch(*mac, Some(*lease), |m| m.lease = None)?;
+            Act::Clear { mac, uid, lease } => {
+                self.patch((*mac, *uid), Some(*lease), |m| m.lease = None)?;
                 if let Some(given) = self.given[usize::from(*mac)].as_mut().filter(|g| g.lease == *lease) {
                     given.released = true;
                 }
@@ -207,11 +207,11 @@ impl World {
                 }
                 Ok(())
             }
-            Act::Slots { mac, lease, from, to } => {
+            Act::Slots { mac, uid, lease, from, to } => {
                 if self.mac(*mac).is_none_or(|m| m.slots != *from) {
                     return Err(Refused);
                 }
-                self.patch(*mac, *lease, |m| m.slots.clone_from(to))
+                self.patch((*mac, *uid), *lease, |m| m.slots.clone_from(to))
             }
         }
     }
@@ -220,9 +220,14 @@ impl World {
         self.api.macs.get(usize::from(n))?.as_ref()
     }
 
-    /// A contested write on a MacNode: tests the holder, then the schema judges.
-    fn patch(&mut self, n: u8, lease: Option<Uid>, change: impl FnOnce(&mut Mac)) -> Result<(), Refused> {
-        let old = self.mac(n).ok_or(Refused)?;
+    /// A contested write on the MacNode with that uid: tests it and the holder, then the schema judges.
+    fn patch(
+        &mut self,
+        (n, uid): (u8, Uid),
+        lease: Option<Uid>,
+        change: impl FnOnce(&mut Mac),
+    ) -> Result<(), Refused> {
+        let old = self.mac(n).filter(|m| m.uid == uid).ok_or(Refused)?;
         if lease.is_some() && lease != old.lease.map(|r| r.lease) {
             return Err(Refused);
         }
@@ -234,11 +239,8 @@ impl World {
     }
 
     fn bind(&mut self, n: u8, uid: Uid, to: LeaseRef) -> Result<(), Refused> {
-        if self.mac(n).is_none_or(|m| m.uid != uid) {
-            return Err(Refused);
-        }
         let was = self.mac(n).and_then(|m| m.lease);
-        self.patch(n, None, |m| m.lease = Some(to))?;
+        self.patch((n, uid), None, |m| m.lease = Some(to))?;
         if was.is_some() {
             return Ok(());
         }

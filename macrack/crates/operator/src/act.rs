@@ -15,6 +15,9 @@ pub enum Failure {
     /// What was decided on has changed: decide again at once.
     #[error("changed meanwhile: {0}")]
     Conflict(String),
+    /// The API server refused a creation, in its words: tried again, ever later.
+    #[error("{0}")]
+    Refused(String),
     /// It will not work until something else changes: try again, ever later.
     #[error("{0}")]
     Transient(String),
@@ -132,6 +135,9 @@ impl Actor {
                 {
                     Ok(_) => Ok(()),
                     Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => Ok(()),
+                    Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => {
+                        Err(Failure::Refused(status.message))
+                    }
                     Err(error) => Err(Failure::Transient(error.to_string())),
                 }
             }

@@ -13,7 +13,7 @@ use kube::{
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 use macrack_core::{
-    decide::node::pulls,
+    decide::{self, node::pulls},
     plan::{Kind, Step},
 };
 use serde_json::Value;
@@ -78,7 +78,9 @@ impl Worker {
                     let wait = self.queue.failed(&work);
                     match failure {
                         Failure::Conflict(why) => tracing::debug!(?work, why, ?wait, "decided anew"),
-                        Failure::Transient(why) => tracing::warn!(?work, why, ?wait, "tried again"),
+                        Failure::Refused(why) | Failure::Transient(why) => {
+                            tracing::warn!(?work, why, ?wait, "tried again");
+                        }
                     }
                 }
             }
@@ -98,23 +100,31 @@ impl Worker {
             Kind::RackConfig => gather::config(sources, key).await,
             _ => None,
         };
-        let Some(pass) = pass else { return Ok(None) };
+        let Some(mut pass) = pass else { return Ok(None) };
         if let Err(broken) = &pass.verdict {
             // a defect of ours: nothing of this plan is carried out
             tracing::error!(of = %pass.of, broken, plan = ?pass.plan, "a plan that breaks an invariant was refused");
             return Err(Failure::Transient(format!("the plan would break an invariant: {broken}")));
         }
         self.audit(work)?;
-        let mut acted = Ok(());
+        let (mut acted, mut refused) = (Ok(()), None);
         for step in &pass.plan.steps {
             tracing::debug!(of = %pass.of, ?step, "step");
             acted = self.actor.step(step).await;
-            if acted.is_err() {
+            if let Err(failure) = &acted {
+                if let (Failure::Refused(why), Step::Create { object, .. }) = (failure, step)
+                    && object.kind == Kind::Pod
+                {
+                    refused = Some(why.clone());
+                }
                 break;
             }
             self.tell_of(&pass, step).await;
         }
         self.tell_of_pulls(&pass, work).await;
+        if let Some(why) = refused {
+            decide::instance::placeholder_refused(&mut pass.plan, &why);
+        }
         // the status is told also after a failure: it says what is waited for
         self.report(&pass).await?;
         acted?;

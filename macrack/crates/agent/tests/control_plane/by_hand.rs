@@ -242,6 +242,29 @@ impl Rack {
         expect::until_gone(&self.nodes(), &self.node(), SOON).await;
     }
 
+    /// Ends an account of the chassis, and with it every token of it.
+    pub(crate) async fn end_account(&self, account: &str) {
+        let what = format!("serviceaccount/{account}");
+        self.plane.kubectl(&["-n", names::AGENT_NAMESPACE, "delete", &what]).await.unwrap().success().unwrap();
+    }
+
+    /// Makes it again: no token of before is one of it.
+    pub(crate) async fn make_account(&self, account: &str) {
+        let make = ["-n", names::AGENT_NAMESPACE, "create", "serviceaccount", account];
+        self.plane.kubectl(&make).await.unwrap().success().unwrap();
+    }
+
+    /// Puts a new bootstrap file in the place of the old, as `kubectl macrack enroll` prints it.
+    pub(crate) async fn enrol_again(&self) {
+        let account = names::enroll_account(&self.name);
+        let token = self.plane.token(names::AGENT_NAMESPACE, &account, None).await.unwrap();
+        self.rewrite_bootstrap(|text| {
+            let mut file: Value = serde_json::from_str(&text).unwrap();
+            file["token"] = json!(token);
+            file.to_string()
+        });
+    }
+
     /// Has the agent look for its cluster where there is none, from its next start on.
     pub(crate) fn cut_off(&self) {
         self.rewrite_bootstrap(|text| text.replace(self.plane.server(), "https://127.0.0.1:1"));

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where its premise fails")]
 
 mod by_hand;
+mod identity;
 mod life;
 mod restart;
 mod trouble;

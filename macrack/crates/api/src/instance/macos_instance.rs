@@ -403,8 +403,6 @@ words! {
         ClassNotFound,
         /// The class does not fit beside the host's reserve and the other instance.
         DoesNotFit,
-        /// The image is missing or not Ready.
-        ImageNotReady,
         /// The placeholder waits for the scheduler; the message is the scheduler's.
         WaitingForScheduler,
         /// The placeholder could not be made; the message is the API server's.

@@ -5,6 +5,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use macrack_api::{
     InstanceClassSpec, MacNode, MacNodeClassSpec, MacNodeLease, MacOSImageSpec, MacOSInstance, MacOSInstanceStatus,
+    condition,
+    instance::macos_instance::MacOSInstanceReason,
     names::{self, FINALIZER_INSTANCE, FINALIZER_POD},
     rack::node::{Order, Slot, Vm, VmState},
 };
@@ -235,6 +237,19 @@ fn full(facts: &Facts) -> bool {
         slot.order == Order::Wipe || holder.is_none_or(|h| h.metadata.deletion_timestamp.is_some())
     };
     slots.len() >= names::VMS_PER_MAC && !slots.iter().any(going) && !facts.deleted() && status.lease_uid.is_some()
+}
+
+/// The status of a plan whose placeholder the API server refused, in its words: a quota of the namespace, another
+/// webhook. Without this nobody would learn what a person has to change.
+pub fn placeholder_refused(plan: &mut Plan, why: &str) {
+    let Some(conditions) = plan.status.as_mut().and_then(|status| status["conditions"].as_array_mut()) else {
+        return;
+    };
+    let words = format!("its placeholder pod is refused, and made again until it is not: {why}");
+    for condition in conditions.iter_mut().filter(|c| c["type"] == "Ready" || c["type"] == "Scheduled") {
+        condition["reason"] = MacOSInstanceReason::PlaceholderRefused.as_str().into();
+        condition["message"] = condition::bounded(&words).into();
+    }
 }
 
 /// What is to be done about a placeholder whose instance is gone and whose VM is in no slot.

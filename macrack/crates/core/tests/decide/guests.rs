@@ -132,3 +132,17 @@ fn a_golden_that_is_newer_than_its_mac_waits_and_starts_by_itself_after_an_upgra
         assert_eq!(pass.phase(), phase, "{host:?}");
     }
 }
+
+#[test]
+fn an_instance_is_ready_once_it_says_so_itself_and_stays_it_when_a_guest_logs_out() {
+    let phase = |status: Value, was: Option<&str>| {
+        let rack = with(status).with(|r| r.agent().vms[0].guest_ready = true);
+        let was = was.map(|was| serde_json::from_value(json!(was)).unwrap());
+        rack.change("i1", |i| i.status.get_or_insert_default().phase = was).instance_pass("i1").phase()
+    };
+    let session = || json!({"guest": {"stage": "UserSession"}});
+    assert_eq!(phase(session(), None), "Starting", "its Mac has not written the guest's last words yet");
+    assert_eq!(phase(json!({"guest": {"stage": "Ready"}}), None), "Ready");
+    assert_eq!(phase(json!({}), None), "Ready", "a Mac without the right to write there holds nobody up");
+    assert_eq!(phase(session(), Some("Ready")), "Ready");
+}

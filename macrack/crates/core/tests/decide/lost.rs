@@ -226,3 +226,36 @@ fn behind_a_macnode_that_is_gone_its_node_and_its_access_go() {
     let unread = macrack_core::decide::node::gone("zzserialn1", &Seen::Unknown("timeout".into()), &existing);
     assert_eq!(unread.steps.len(), existing.len());
 }
+
+#[test]
+fn retiring_ends_every_token_of_a_mac_and_taking_it_back_makes_accounts_anew() {
+    use macrack_core::plan::Kind;
+    let accounts = |facts: &macrack_core::decide::node::Facts| {
+        facts.existing.keys().filter(|object| object.kind == Kind::ServiceAccount).count()
+    };
+    let retired = Rack::leased().retired().at("+3h");
+    assert_eq!(accounts(&retired.node_facts()), 2, "the agent's and the enrolment's");
+    assert_eq!(retired.node_pass().steps(), ["delete ServiceAccount", "delete ServiceAccount"]);
+    let mut facts = retired.node_facts();
+    facts.existing.retain(|object, _| object.kind != Kind::ServiceAccount);
+    let rests = macrack_core::decide::node::decide(&facts);
+    assert!(rests.steps.is_empty(), "they are not made again while it is retired: {:?}", rests.steps);
+    facts.node.spec.retirement = None;
+    let back = super::rack::Decided::from(macrack_core::decide::node::decide(&facts));
+    assert_eq!(back.steps(), ["apply ServiceAccount", "apply ServiceAccount"]);
+}
+
+#[test]
+fn a_leased_mac_whose_class_is_gone_is_not_ready_says_why_and_keeps_its_lease_and_its_vms() {
+    let rack = Rack::leased().running("i1", "+1h").at("+2h");
+    assert_eq!(rack.node_pass().says("Ready"), "True Leased");
+    let mut facts = rack.node_facts();
+    facts.class = Seen::Absent;
+    let pass = super::rack::Decided::from(macrack_core::decide::node::decide(&facts));
+    assert_eq!((pass.phase().as_str(), pass.says("Ready").as_str()), ("Leased", "False ClassNotFound"));
+    assert!(pass.message("Ready").contains("create it again"), "{}", pass.message("Ready"));
+    assert!(pass.steps().is_empty(), "{:?}", pass.steps());
+    facts.class = Seen::Unknown("timeout".into());
+    let unread = super::rack::Decided::from(macrack_core::decide::node::decide(&facts));
+    assert_eq!(unread.says("Ready"), "True Leased", "one that cannot be read is not gone");
+}

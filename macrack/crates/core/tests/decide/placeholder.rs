@@ -117,3 +117,17 @@ fn an_instance_tells_how_far_it_is() {
     let booting = rack.vm("i1", Running).with(|r| r.agent().vms[0].guest_ready = false).instance_pass("i1");
     assert_eq!((booting.phase().as_str(), booting.says("Ready").as_str()), ("Starting", "False Booting"));
 }
+
+#[test]
+fn a_placeholder_that_is_refused_is_the_reason_in_the_words_of_the_refusal() {
+    let rack = owned(Rack::leased().instance("i1", "+1h").slot("i1", Run).at("+2h"));
+    let mut pass = rack.instance_pass("i1");
+    assert_eq!(pass.says("Ready"), "False WaitingForScheduler");
+    let quota = "pods \"macrack-vm-i1\" is forbidden: exceeded quota: small";
+    macrack_core::decide::instance::placeholder_refused(&mut pass.plan, quota);
+    for type_ in ["Ready", "Scheduled"] {
+        assert_eq!(pass.says(type_), "False PlaceholderRefused");
+        assert!(pass.message(type_).contains(quota), "{}", pass.message(type_));
+    }
+    assert_eq!(pass.says("VMRunning"), "False WaitingForScheduler", "what comes later is no nearer");
+}

@@ -13,7 +13,9 @@ use kube::{
     Api, ResourceExt,
     api::{ApiResource, DynamicObject, ListParams},
 };
-use macrack_api::{MacNode, MacNodeLease, MacOSInstance, RackConfigSpec, names, rack::node::LeaseRef};
+use macrack_api::{
+    InstanceClass, InstanceClassSpec, MacNode, MacNodeLease, MacOSInstance, RackConfigSpec, names, rack::node::LeaseRef,
+};
 use macrack_core::{
     check,
     clock::Clocks,
@@ -24,7 +26,7 @@ use macrack_core::{
 };
 
 use super::{Pass, Sources, Turn, own_part};
-use crate::cache::Key;
+use crate::cache::{Cache, Key};
 
 /// Gathers and decides one chassis; `None` when there is nothing of that name to look at.
 pub async fn node(sources: &Sources, key: &Key) -> Option<Pass> {
@@ -147,6 +149,7 @@ async fn facts(sources: &Sources, node: &MacNode, policy_reboots: Seen<Vec<Times
         Some(r) => world.instances.by("lease", &r.uid).iter().map(|i| i.as_ref().clone()).collect(),
         None => Vec::new(),
     };
+    let sizes = named(&world.sizes, instances.iter().chain(holders.values().filter_map(Seen::present)));
     decide::node::Facts {
         class: world.node_classes.get(&Key::cluster(&node.spec.node_class_name)).map(|c| c.as_ref().clone()),
         namespace_ending: match &status.lease_ref {
@@ -161,7 +164,7 @@ async fn facts(sources: &Sources, node: &MacNode, policy_reboots: Seen<Vec<Times
             .iter()
             .filter_map(|image| Some((image.name_any(), image.spec.source.oci.pull_secret_ref.as_ref()?.name.clone())))
             .collect(),
-        sizes: world.sizes.all().iter().map(|c| (c.name_any(), c.spec.clone())).collect(),
+        sizes,
         kube_node: kube_node(sources, &name).await,
         existing,
         claim,
@@ -171,6 +174,23 @@ async fn facts(sources: &Sources, node: &MacNode, policy_reboots: Seen<Vec<Times
         lease,
         clocks,
     }
+}
+
+/// The sizes that these instances name, by name: of a catalogue of hundreds a pass copies the few that it can need.
+fn named<'a>(
+    sizes: &Cache<InstanceClass>,
+    instances: impl Iterator<Item = &'a MacOSInstance>,
+) -> BTreeMap<String, InstanceClassSpec> {
+    let mut all = BTreeMap::new();
+    for instance in instances {
+        let name = &instance.spec.instance_class_name;
+        if !all.contains_key(name)
+            && let Seen::Present(class) = sizes.get(&Key::cluster(name))
+        {
+            all.insert(name.clone(), class.spec.clone());
+        }
+    }
+    all
 }
 
 /// Its Node. Nodes are watched by the label that names their Mac: one that is not there by that may have lost the label,
@@ -253,4 +273,31 @@ fn kept(sources: &Sources, mac_node: &str) -> BTreeMap<Ref, String> {
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::{core::DeserializeGuard, runtime::watcher::Event};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pass_copies_the_sizes_that_its_instances_name_and_no_other() {
+        let cache: Cache<InstanceClass> = Cache::new(|_| Vec::new());
+        cache.take_in(Event::Init);
+        for name in ["small", "large", "huge"] {
+            let class = json!({ "apiVersion": "instance.macrack.io/v1alpha1", "kind": "InstanceClass",
+                "metadata": { "name": name }, "spec": { "cpuCores": 4, "memory": "8Gi", "disk": "60G" } });
+            cache.take_in(Event::InitApply(DeserializeGuard(Ok(serde_json::from_value(class).unwrap()))));
+        }
+        cache.take_in(Event::InitDone);
+        let of = |class: &str| -> MacOSInstance {
+            let spec = json!({ "leaseName": "l", "instanceClassName": class, "imageName": "i" });
+            serde_json::from_value(json!({ "apiVersion": "instance.macrack.io/v1alpha1", "kind": "MacOSInstance",
+                "metadata": { "name": "x" }, "spec": spec })).unwrap()
+        };
+        let sizes = named(&cache, [of("small"), of("small"), of("gone"), of("huge")].iter());
+        assert_eq!(sizes.into_keys().collect::<Vec<_>>(), ["huge", "small"]);
+    }
 }

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// An agent's name with all of RBAC and, if one is given, a node claim.
-async fn almighty(world: &World, serial: &str, claim: Option<&str>) -> Client {
+pub(crate) async fn almighty(world: &World, serial: &str, claim: Option<&str>) -> Client {
     let extra: HashMap<_, _> = claim
         .map(|node| ("authentication.kubernetes.io/node-name".to_owned(), vec![node.to_owned()]))
         .into_iter()
@@ -33,7 +33,7 @@ async fn almighty(world: &World, serial: &str, claim: Option<&str>) -> Client {
 }
 
 /// A Mac, its Node, and its agent as above.
-async fn chassis(world: &World) -> (Value, String, Client) {
+pub(crate) async fn chassis(world: &World) -> (Value, String, Client) {
     let class = node_class();
     let mac = mac(&class);
     for object in [&class, &mac] {
@@ -47,7 +47,7 @@ async fn chassis(world: &World) -> (Value, String, Client) {
     (mac, node, agent)
 }
 
-fn reported() -> Value {
+pub(crate) fn reported() -> Value {
     json!({"version": "0.1.0", "bootID": "b", "vms": []})
 }
 
@@ -248,12 +248,12 @@ async fn ask(client: &Client, account: &str, spec: Value) -> kube::Result<Value>
     accounts.create_subresource("token", account, &PostParams::default(), &request).await
 }
 
-fn bound_to(node: &str, seconds: u64) -> Value {
+pub(crate) fn bound_to(node: &str, seconds: u64) -> Value {
     json!({"audiences": [], "expirationSeconds": seconds, "boundObjectRef": {"apiVersion": "v1", "kind": "Node", "name": node}})
 }
 
 /// Everything that the operator hands a chassis, made by the operator: it may grant no more than it has.
-async fn enrolled(world: &World, serial: &str) {
+pub(crate) async fn enrolled(world: &World, serial: &str) {
     for (_, body) in access::chassis(serial) {
         let params = PatchParams::apply("macrack-operator").force();
         let api = api_of(&world.operator, &body);

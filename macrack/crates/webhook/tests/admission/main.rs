@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod agents;
+mod forbidden;
 mod images;
 mod instances;
 mod leases;

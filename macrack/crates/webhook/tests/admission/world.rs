@@ -103,7 +103,7 @@ async fn policies_in_effect(plane: &ControlPlane) {
         .await
         .unwrap();
     let dry = PostParams { dry_run: true, ..Default::default() };
-    let probes: [(&Client, &str, Value); 6] = [
+    let probes: [(&Client, &str, Value); 9] = [
         (
             &admin,
             "[finalizer-owned]",
@@ -120,6 +120,23 @@ async fn policies_in_effect(plane: &ControlPlane) {
         ),
         (&agent, "[agent-token-bound]", json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "probe"}})),
         (&agent, "[agent-token-bound]", pod("probe", "default")),
+        (
+            &agent,
+            "[agent-token-bound]",
+            json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "probe", "namespace": "default"},
+            "involvedObject": {"kind": "Node", "name": "probe"}}),
+        ),
+        (
+            &agent,
+            "[agent-token-bound]",
+            json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": "probe"},
+            "spec": {"signerName": "example.com/x", "usages": ["server auth"], "request": include_str!("forbidden/request.csr")}}),
+        ),
+        (
+            &agent,
+            "[agent-nothing-else]",
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "probe", "namespace": "default"}}),
+        ),
         (
             &agent,
             "[agent-token-bound]",

@@ -8,6 +8,14 @@ use macrack_api::instance::macos_instance::{
 
 use super::{Facts, words::Word};
 
+/// Whether the instance itself says no other stage than Ready: its Mac writes that in another object than the one that
+/// says the guest is ready, and whoever waits for Ready reads addresses and versions next. Once Ready it stays so.
+pub(super) fn is_told(facts: &Facts) -> bool {
+    let status = facts.status();
+    let stage = status.guest.and_then(|guest| guest.stage);
+    status.phase == Some(Phase::Ready) || stage.is_none_or(|stage| stage == GuestStage::Ready)
+}
+
 /// How far the guest of a running VM is.
 pub(super) fn booting(facts: &Facts) -> Word {
     let status = facts.status();

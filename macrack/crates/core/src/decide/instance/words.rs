@@ -191,7 +191,7 @@ fn placed(facts: &Facts) -> Word {
         Some(VmState::Running) if slot.order == Order::Stop => {
             (Phase::Stopping, Because::Stopping, "being stopped".into())
         }
-        Some(VmState::Running) if vm.is_some_and(|vm| vm.guest_ready) => {
+        Some(VmState::Running) if vm.is_some_and(|vm| vm.guest_ready) && guest::is_told(facts) => {
             (Phase::Ready, Because::Ready, "ready for work".into())
         }
         Some(VmState::Running) => guest::booting(facts),

@@ -75,7 +75,18 @@ pub(super) fn ensure(facts: &Facts, plan: &mut Plan) {
         }
         Seen::Present(_) => plan.steps.extend(patch_node(facts, lease.as_ref())),
     }
-    let in_place = |object: &Ref| facts.existing.get(object).is_some_and(|hash| hash == access::chassis_hash());
+    let accounts = |object: &Ref| object.kind == Kind::ServiceAccount;
+    let retired = facts.node.spec.retirement.is_some();
+    if retired {
+        // tokens are those of an account's uid: all that were ever given die with it, and one that is made again under
+        // the same name has none
+        let there = |object: &Ref| accounts(object) && facts.existing.contains_key(object);
+        let dead = access::chassis_refs(&name).into_iter().filter(there);
+        plan.steps.extend(dead.map(|object| Step::Delete { object, uid: None }));
+    }
+    let in_place = |object: &Ref| {
+        (retired && accounts(object)) || facts.existing.get(object).is_some_and(|hash| hash == access::chassis_hash())
+    };
     if !access::chassis_refs(&name).iter().all(in_place) {
         for (object, body) in access::chassis(&name).into_iter().filter(|(object, _)| !in_place(object)) {
             apply(object, body, access::chassis_hash(), plan);

@@ -409,6 +409,15 @@ fn summary(
         let phase = if facts.lease_ref().is_some() { Phase::Leased } else { Phase::Pending };
         return (phase, fact(false, Because::Draining, words));
     }
+    if let (Some(lease_ref), Seen::Absent) = (facts.lease_ref(), &facts.class) {
+        let words = format!(
+            "MacNodeClass {:?} does not exist any more: create it again; the lease that has this Mac goes on, until {} at \
+             least, and no VM of it is touched",
+            facts.node.spec.node_class_name,
+            rfc3339(lease_ref.earliest_release_at.0)
+        );
+        return (Phase::Leased, fact(false, Because::ClassNotFound, words));
+    }
     if let Some(lease_ref) = facts.lease_ref() {
         let running = facts.status().slots.iter().filter(|s| s.order == Order::Run).count();
         let until = rfc3339(lease_ref.earliest_release_at.0);
