@@ -9,7 +9,7 @@ use std::path::Path;
 
 use macrack_guest::simulated::{SIMULATION, Simulation};
 use macrack_wire::layout::{read_json, write_json};
-use macrack_wire::{MacAddress, VmDir};
+use macrack_wire::{MacAddress, VmDescription, VmDir};
 use serde::{Deserialize, Serialize};
 
 #[derive(Deserialize)]
@@ -46,7 +46,7 @@ struct BundleVersion<'a> {
 
 /// Makes the disk if this clone has none yet. A `simulation.json` that lies in `guest-root` already,
 /// put there to hold a stage for example, is kept.
-pub(super) fn mount(dir: &VmDir, address: MacAddress, chassis_file: &Path) -> io::Result<()> {
+pub(super) fn mount(dir: &VmDir, description: &VmDescription, chassis_file: &Path) -> io::Result<()> {
     let root = dir.guest_root();
     let simulation = root.join(SIMULATION);
     fs::create_dir_all(&root)?;
@@ -55,7 +55,9 @@ pub(super) fn mount(dir: &VmDir, address: MacAddress, chassis_file: &Path) -> io
         Err(error) if error.kind() == io::ErrorKind::NotFound => Simulation::default(),
         Err(error) => return Err(error),
     };
-    behaviour.addresses = vec![leased(address)];
+    behaviour.addresses = vec![leased(description.mac_address)];
+    // as Virtualization.framework derives a guest's hardware UUID from it
+    behaviour.machine.clone_from(&description.machine_identifier);
     behaviour.faults = Some(chassis_file.to_owned());
     write_json(&simulation, &behaviour)?;
 

@@ -134,7 +134,7 @@ impl SimulatedVm {
     }
 
     fn boot_guest(&self) -> io::Result<()> {
-        guest_disk::mount(&self.dir, self.description.mac_address, &self.chassis.file())?;
+        guest_disk::mount(&self.dir, &self.description, &self.chassis.file())?;
         let child = Command::new(&self.guest_binary)
             .arg("--root")
             .arg(self.dir.guest_root())
