@@ -149,7 +149,14 @@ impl Worker {
         let Step::KeepWipes { new, .. } = step else { return };
         for (record, receipt) in new {
             let message = macrack_core::decide::node::in_words(record, receipt);
-            self.tell(pass, Summary { reason: "Wiped".to_owned(), message, holds: true }).await;
+            // two wipes in one minute are two events, not a series of the first
+            let wiped = ObjectReference {
+                namespace: Some(record.namespace.clone()),
+                name: Some(record.name.clone()),
+                uid: Some(record.uid.clone()),
+                ..reference(Kind::MacOSInstance)
+            };
+            self.tell_about(pass, Some(wiped), Summary { reason: "Wiped".to_owned(), message, holds: true }).await;
         }
     }
 
@@ -204,27 +211,35 @@ impl Worker {
     }
 
     async fn tell(&self, pass: &Pass, summary: Summary) {
-        let resource = resource(pass.of.kind);
+        self.tell_about(pass, None, summary).await;
+    }
+
+    /// Tells of the object of this pass, and of another that has to do with it.
+    async fn tell_about(&self, pass: &Pass, secondary: Option<ObjectReference>, summary: Summary) {
         let reference = ObjectReference {
-            api_version: Some(resource.api_version),
-            kind: Some(resource.kind),
             name: Some(pass.of.name.clone()),
             namespace: Some(pass.of.namespace.clone()).filter(|n| !n.is_empty()),
             uid: Some(pass.uid.clone()),
-            ..ObjectReference::default()
+            ..reference(pass.of.kind)
         };
         let event = Event {
             type_: if is_trouble(&summary.reason) { EventType::Warning } else { EventType::Normal },
             reason: summary.reason,
             note: Some(summary.message).filter(|m| !m.is_empty()),
             action: "Reconcile".into(),
-            secondary: None,
+            secondary,
         };
         if let Err(error) = self.recorder.publish(&event, &reference).await {
             // a namespace on its way out takes no events
             tracing::debug!(of = %pass.of, %error, "event not told");
         }
     }
+}
+
+/// Some object of that kind.
+fn reference(kind: Kind) -> ObjectReference {
+    let resource = resource(kind);
+    ObjectReference { api_version: Some(resource.api_version), kind: Some(resource.kind), ..ObjectReference::default() }
 }
 
 /// Reasons that somebody should act on.
