@@ -89,7 +89,8 @@ async fn a_manifest_that_lies_about_a_chunk_is_refused() {
     let bench = Bench::new().await;
     let pushed = bench.push(&client()).await.unwrap();
     let good = Golden::read(&client().manifest(&pushed.reference).await.unwrap()).unwrap();
-    let lies: [(fn(&mut Golden), &str); 3] = [
+    type Lie = fn(&mut Golden);
+    let lies: [(Lie, &str); 3] = [
         (|golden| golden.chunks[0].raw_size -= 4096, "decodes to more than"),
         (|golden| golden.chunks[0].raw_size += 4096, "decodes to"),
         (|golden| golden.chunks[0].raw_digest = Some(format!("sha256:{}", "0".repeat(64))), "it unpacks to the digest"),
