@@ -70,6 +70,7 @@ impl Stand {
 async fn a_job_starts_the_vm_and_the_launcher_hears_that_it_is_up() {
     let (rack, stand) = (Rack::new(), Stand::new());
     let dir = rack.make("one");
+    let identity = fs::read(dir.description()).unwrap();
     let pid = launch_job(&stand.launchd, Path::new(VM), &dir).unwrap();
     let report = rack.until("one", |report| report.state == VmState::Running).await;
     assert_eq!(report.pid, pid);
@@ -93,6 +94,7 @@ async fn a_job_starts_the_vm_and_the_launcher_hears_that_it_is_up() {
         }
     };
     assert_ne!(again, pid, "an ended job is replaced");
+    assert_eq!(fs::read(dir.description()).unwrap(), identity, "a restarted VM is the same machine");
     assert!(stand.calls().contains("bootout gui/501/io.macrack.vm.one"));
 
     stand.launchd.remove(&label("one")).unwrap();
