@@ -137,6 +137,17 @@ fn a_counter_that_sticks_again_after_its_reboot_waits_for_an_admin() {
     assert!(reboot(&day_later).unwrap().approved_by == Some(Approver::Policy), "after a day the policy may again");
 }
 
+/// Found by the model: nothing was heard of the Mac between its return and its counter sticking again.
+#[test]
+fn a_reboot_is_written_as_done_before_another_is_asked_for() {
+    let again = back(approved(), "boot-2").with(|r| r.agent().quota.stuck = true).at("+1h5m");
+    let first = reboot(&again.node_pass()).unwrap();
+    assert_eq!((first.boot_id.as_deref(), first.done_boot_id.as_deref()), (Some("boot-1"), Some("boot-2")));
+    let (_, pass) = on(again, "+1h6m");
+    let second = reboot(&pass).unwrap();
+    assert_eq!((second.boot_id.as_deref(), second.approved_at), (Some("boot-2"), None));
+}
+
 #[test]
 fn a_mac_that_does_not_come_back_is_said_so_once_and_neither_rebooted_again_nor_taken_from_its_tenant() {
     let rack = approved();

@@ -84,10 +84,12 @@ pub(super) fn decide(facts: &Facts, quarantine: &[Quarantine]) -> Outcome {
         wake: None,
     };
     let Some(agent) = &status.agent else { return outcome };
+    let mut just_done = false;
     if let Some(reboot) = open(&mut outcome.reboot)
         && reboot.boot_id.as_deref() != Some(&agent.boot_id)
     {
         reboot.done_boot_id = Some(agent.boot_id.clone());
+        just_done = true;
     }
     let Some(entry) = needed(quarantine, Some(agent)) else {
         // cleared by hand: what was asked for is not wanted any more, an approval included
@@ -106,6 +108,12 @@ pub(super) fn decide(facts: &Facts, quarantine: &[Quarantine]) -> Outcome {
         return outcome;
     };
     if facts.node.spec.retirement.is_some() {
+        return outcome;
+    }
+    if just_done {
+        // one that was approved is written as done before another is asked for: the schema refuses both in one write
+        let words = "the Mac came back and its counter is stuck again".into();
+        outcome.fact = (ConditionStatus::False, Because::StopsFirst, words);
         return outcome;
     }
     if open(&mut outcome.reboot).is_none() {
