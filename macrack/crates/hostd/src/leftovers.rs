@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, open, openat, statat, unlinkat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, open, openat, statat, unlinkat};
 use rustix::io::Errno;
 
 /// Deepest nesting that is removed; what nests deeper was made to harm.
@@ -28,9 +28,9 @@ pub fn remove(state_dir: &Path, uid: &str) -> io::Result<u32> {
         return Ok(0);
     };
     let Some(dir) = child(&parent, uid).map_err(named)? else { return Ok(0) };
-    let device = rustix::fs::fstat(&dir)?.st_dev;
+    let root = rustix::fs::fstat(&dir)?;
     let mut removed = 0;
-    empty(&dir, u64::try_from(device).map_err(io::Error::other)?, DEEPEST, &mut removed).map_err(named)?;
+    empty(&dir, &root, DEEPEST, &mut removed).map_err(named)?;
     drop(dir);
     unlinkat(&parent, uid, AtFlags::REMOVEDIR).map_err(|error| named(error.into()))?;
     match statat(&parent, uid, AtFlags::SYMLINK_NOFOLLOW) {
@@ -73,8 +73,8 @@ fn child(dir: &OwnedFd, name: impl rustix::path::Arg) -> io::Result<Option<Owned
     }
 }
 
-/// Removes everything in `dir`, which lies on `device`.
-fn empty(dir: &OwnedFd, device: u64, depth: u32, removed: &mut u32) -> io::Result<()> {
+/// Removes everything in `dir`, as long as it lies on the volume of `root`.
+fn empty(dir: &OwnedFd, root: &Stat, depth: u32, removed: &mut u32) -> io::Result<()> {
     let Some(deeper) = depth.checked_sub(1) else {
         return Err(io::Error::other(format!("nested deeper than {DEEPEST} directories")));
     };
@@ -88,11 +88,11 @@ fn empty(dir: &OwnedFd, device: u64, depth: u32, removed: &mut u32) -> io::Resul
         };
         let mut how = AtFlags::empty();
         if FileType::from_raw_mode(about.st_mode) == FileType::Directory {
-            if u64::try_from(about.st_dev).ok() != Some(device) {
+            if about.st_dev != root.st_dev {
                 return Err(named(io::Error::other("another volume is mounted there: unmount it")));
             }
             if let Some(inner) = child(dir, &name).map_err(named)? {
-                empty(&inner, device, deeper, removed).map_err(named)?;
+                empty(&inner, root, deeper, removed).map_err(named)?;
             }
             how = AtFlags::REMOVEDIR;
         }
