@@ -52,6 +52,7 @@ pub mod decision;
 pub mod expand;
 pub mod gather;
 pub mod rack;
+pub mod reboot;
 pub mod rest;
 pub mod scene;
 pub mod world;
