@@ -6,4 +6,5 @@ mod by_hand;
 mod identity;
 mod life;
 mod restart;
+mod too_old;
 mod trouble;
