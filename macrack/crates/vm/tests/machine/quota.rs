@@ -109,32 +109,6 @@ async fn a_counter_begins_to_stick_with_the_fault_and_stays_stuck_without_it() {
 }
 
 #[tokio::test]
-async fn a_reboot_can_leave_the_counter_stuck_bring_another_board_or_never_end() {
-    let rack = Rack::new();
-    rack.make("a");
-    rack.start("a");
-    rack.running("a").await;
-    rack.chassis.set_fault(Fault::StickCounter(true)).unwrap();
-    rack.chassis.set_fault(Fault::StickOverReboot(true)).unwrap();
-    rack.chassis.reboot().unwrap();
-    assert_eq!(rack.chassis.live().unwrap(), 1, "the new boot was to count it too");
-    rack.chassis.set_fault(Fault::StickOverReboot(false)).unwrap();
-    assert_eq!(rack.chassis.live().unwrap(), 1, "that boot still does");
-
-    rack.chassis.modify(|chassis| chassis.faults.swap_serial = Some("ZZOTHER001".into())).unwrap();
-    rack.chassis.reboot().unwrap();
-    let content = rack.chassis.read().unwrap();
-    assert_eq!((content.spec.serial.as_str(), content.boots, content.off), ("ZZOTHER001", 3, false));
-    assert_eq!(rack.chassis.live().unwrap(), 0);
-
-    rack.chassis.set_fault(Fault::NeverReturns(true)).unwrap();
-    rack.chassis.reboot().unwrap();
-    assert!(rack.chassis.read().unwrap().off);
-    rack.chassis.start_by_hand().unwrap();
-    assert!(!rack.chassis.read().unwrap().off);
-}
-
-#[tokio::test]
 async fn a_reboot_ends_every_vm_the_starting_ones_too() {
     let rack = Rack::new();
     let before = rack.chassis.boot_id().unwrap();
