@@ -209,9 +209,12 @@ fn instance_way_out(reason: &str) -> Option<&'static str> {
             "It goes on by itself; if it stays so, the Mac's Node is cordoned or not Ready: ask the platform team."
         }
         "PlaceholderRefused" => "Free the name or the quota that the message names; it is tried again by itself.",
-        "Scheduled" | "Pulling" | "Cloning" | "Starting" | "Booting" | "GuestNotReady" => {
+        "Scheduled" | "Pulling" | "Cloning" | "Starting" | "Booting" | "GuestNotReady" | "ScriptPending" => {
             "Nothing to do: it goes on by itself."
         }
+        "AtLoginWindow" => "Only the golden can be mended: ask the platform team for one that logs a user in.",
+        "ReadinessPending" => "The golden's own command is run again by itself; what it lacks, its message says.",
+        "GuestNotHeard" => "It is tried again by itself; if it stays so, delete it and make it anew.",
         "Stopping" | "Wiping" => "Nothing to do: it ends by itself.",
         "PoweredOff" => "Set spec.powerState to Running to start it.",
         "GuestShutdown" => {
