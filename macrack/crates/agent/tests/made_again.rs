@@ -155,7 +155,7 @@ async fn what_is_said_of_a_placeholder_reaches_only_that_very_pod() {
         },
     });
     let (old, new) = twice(&api, pod).await;
-    let told = |pod: &Pod| pod::render(pod, Some(&running()), None).unwrap();
+    let told = |pod: &Pod| pod::render(pod, None, Some(&running()), None).unwrap();
     expect::rejects(tell_pod(&api, "build", told(&old)).await, "metadata.uid");
     let phase = async || api.get("build").await.unwrap().status.unwrap().phase;
     assert_eq!(phase().await.as_deref(), Some("Pending"));
@@ -186,7 +186,7 @@ async fn the_status_of_a_node_reaches_only_that_very_node() {
         hostd_problem: None,
         unread: Vec::new(),
     };
-    let facts = NodeFacts { host, disk_pressure: false };
+    let facts = NodeFacts { host, disk_pressure: false, kubelet_port: 10_250 };
     let told = |node: &Node| node::patch(node, &facts, Timestamp::now()).unwrap();
     let boot = async || Some(api.get(name).await.unwrap().status?.node_info?.boot_id).filter(|boot| !boot.is_empty());
     expect::rejects(tell_node(&api, name, &told(&old)).await, "metadata.uid");
