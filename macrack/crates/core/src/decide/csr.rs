@@ -4,7 +4,7 @@
 //! Node's status names, which no other Mac has; what cannot be judged yet waits, everything else is denied with the
 //! reason. Requests of anybody else are nobody's business here.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
