@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod agents;
+mod certificates;
 mod forbidden;
 mod images;
 mod instances;
