@@ -2,7 +2,7 @@
 
 use dockerios_api::names::MACHINE_UID;
 use dockerios_core::{Id, Kind};
-use kube::core::ObjectMeta;
+use kube::{ResourceExt, core::ObjectMeta};
 
 use crate::{
     index::{Index, IndexKey},
@@ -162,7 +162,11 @@ impl Passes<'_> {
                 self.claimed(namespace, name);
                 self.neighbours(namespace);
             }
-            Source::Nodes => self.on_node(name),
+            Source::Nodes => {
+                self.on_node(name);
+                self.waiting_for_cards();
+            }
+            Source::VirtualMachines => self.waiting_for_cards(),
             Source::Namespaces => {
                 self.add(Kind::MacOSMachine, world.machines.places(Index::Within, name));
             }
@@ -218,6 +222,20 @@ impl Passes<'_> {
 
     fn machines_of_class(&mut self, class: &str) {
         self.add(Kind::MacOSMachine, self.world.machines.places(Index::Class, class));
+    }
+
+    /// Machines of the classes that ask for a card: one may have become free.
+    fn waiting_for_cards(&mut self) {
+        let world = self.world;
+        let classes = world.classes.readable();
+        let with_card = classes
+            .present()
+            .into_iter()
+            .flatten()
+            .filter(|class| class.spec.gpu.is_some());
+        let machines = with_card.flat_map(|class| world.machines.places(Index::Waiting, &class.name_any()));
+        let machines: Vec<Place> = machines.collect();
+        self.add(Kind::MacOSMachine, machines);
     }
 
     /// Machines of the classes that take identities of that pool, as far as they have none.

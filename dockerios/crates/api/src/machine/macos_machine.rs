@@ -268,6 +268,8 @@ vocabulary! {
         PlatformNotReady;
         /// No identity is left in the pool. The machine waits; none is minted. Frees when a machine goes, or raise spec.maxSize.
         IdentityExhausted;
+        /// Every card of the GPU that its class asks for is another machine's, or no node offers one. It waits; frees when a machine with a card goes, or add one.
+        NoCardFree;
         /// An identity is being taken.
         AllocatingIdentity;
         /// It has its identity.

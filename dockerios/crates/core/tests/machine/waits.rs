@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use dockerios_api::{MacOSMachine, machine::macos_machine::MachinePhase as Phase};
 use dockerios_core::{
     Seen,
-    decide::machine::{Capacity, Line, Waiter},
+    decide::machine::{Capacity, Cards, Line, Waiter},
 };
 use serde_json::{Value, json};
 
@@ -111,6 +111,7 @@ fn waiter(uid: &str, age: i64, class: &str, gib: u64, pool: Option<&str>, begun:
         held: false,
         disks: vec![(class.into(), gib * GI)],
         pool: pool.map(Into::into),
+        gpu: None,
     }
 }
 
@@ -137,6 +138,7 @@ fn held(others: Vec<Waiter>, capacity: Seen<Capacity>, before: bool) -> World {
         identities: Seen::Present(Vec::new()),
         capacity: BTreeMap::from([("fast".to_owned(), capacity)]),
         strategy: BTreeMap::from([("fast".to_owned(), "copy".to_owned())]),
+        cards: BTreeMap::new(),
     });
     world.settle();
     world
@@ -310,4 +312,119 @@ fn a_machine_that_is_to_be_off_is_not_made() {
         "{:?}",
         world.done
     );
+}
+
+/// A machine of a class with a card, two of which exist.
+fn carded(others: Vec<Waiter>, cards: Seen<Cards>) -> World {
+    let mut world = World::new();
+    world.edit("MacOSMachineClass", "mac", |class| {
+        class["spec"]["gpu"] = json!({"deviceName": CARD});
+    });
+    world.edit("PlatformConfig", "default", |platform| {
+        platform["spec"]["permittedGPUs"] = json!([{"deviceName": CARD, "vendorReset": "NotNeeded"}]);
+    });
+    world.line = Some(line(others, cards));
+    world.settle();
+    world
+}
+
+const CARD: &str = "amd.com/polaris";
+
+fn line(mut waiters: Vec<Waiter>, cards: Seen<Cards>) -> Line {
+    waiters.push(Waiter {
+        gpu: Some(CARD.into()),
+        ..waiter(UID, 0, "fast", 1, Some("imac"), false)
+    });
+    let identities = World::new().facts().line.identities;
+    Line {
+        waiters: Seen::Present(waiters),
+        identities,
+        capacity: BTreeMap::new(),
+        strategy: BTreeMap::new(),
+        cards: BTreeMap::from([(CARD.to_owned(), cards)]),
+    }
+}
+
+#[test]
+fn a_machine_with_a_card_waits_with_the_count_while_none_is_free_and_takes_nothing_meanwhile() {
+    let cards = |total, used| Seen::Present(Cards { total, used });
+    let other = |uid: &str, age: i64, begun: bool| Waiter {
+        gpu: Some(CARD.into()),
+        ..waiter(uid, age, "fast", 1, None, begun)
+    };
+    let free = "AllocatingIdentity";
+    for (name, others, cards, reason, message) in [
+        ("one of two is free", vec![], cards(2, 1), free, ""),
+        (
+            "both are taken",
+            vec![],
+            cards(2, 2),
+            "NoCardFree",
+            "0 of 2 cards amd.com/polaris are free, 2 are other",
+        ),
+        (
+            "an older one comes first",
+            vec![other("a", 50, false)],
+            cards(2, 1),
+            "NoCardFree",
+            "0 of 2 cards",
+        ),
+        (
+            "one that is being made has its card",
+            vec![other("a", -50, true)],
+            cards(2, 1),
+            "NoCardFree",
+            "0 of 2 cards",
+        ),
+        (
+            "a younger one does not",
+            vec![other("a", -50, false)],
+            cards(2, 1),
+            free,
+            "",
+        ),
+        (
+            "there is none at all",
+            vec![],
+            cards(0, 0),
+            "NoCardFree",
+            "no node offers a card amd.com/polaris",
+        ),
+        (
+            "nodes cannot be seen",
+            vec![],
+            Seen::Unknown("forbidden".into()),
+            "Unreadable",
+            "forbidden",
+        ),
+    ] {
+        let world = carded(others, cards);
+        if reason == free {
+            assert!(
+                !world.names("VirtualMachine").is_empty(),
+                "{name}: {}",
+                world.message("Ready")
+            );
+            continue;
+        }
+        assert_eq!(
+            (world.reason("Ready"), world.phase()),
+            (reason.to_owned(), Phase::Pending),
+            "{name}"
+        );
+        assert!(
+            world.message("Ready").contains(message),
+            "{name}: {}",
+            world.message("Ready")
+        );
+        assert!(
+            world.names("VirtualMachine").is_empty() && world.names("DataVolume").is_empty(),
+            "{name}"
+        );
+        assert_eq!(
+            world.status().identity_ref,
+            None,
+            "{name}: it took an identity and waits"
+        );
+    }
 }

@@ -228,6 +228,7 @@ impl World {
             identities: Seen::Present(all),
             capacity: BTreeMap::new(),
             strategy: BTreeMap::new(),
+            cards: BTreeMap::new(),
         };
         let vmis: Seen<Vec<Arc<dockerios_kubevirt::VirtualMachineInstance>>> = self.own("VirtualMachineInstance");
         let pods: Seen<Vec<Arc<k8s_openapi::api::core::v1::Pod>>> = self.own("Pod");

@@ -1,6 +1,9 @@
 //! Facts about a machine: its references, its objects by uid label, and, while it has nothing yet, the line it is in.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use dockerios_api::{
     IdentityPool, MacOSMachine, MacOSMachineClass, MachineIdentity,
@@ -8,9 +11,13 @@ use dockerios_api::{
 };
 use dockerios_core::{
     Id, Seen,
-    decide::machine::{Capacity, Facts, Line, Waiter, gates, node_of},
+    decide::machine::{Capacity, Cards, Facts, Line, Waiter, gates, node_of},
 };
-use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::CSIStorageCapacity};
+use dockerios_kubevirt::{VirtualMachine, vm::RunStrategy};
+use k8s_openapi::api::{
+    core::v1::{Node, PersistentVolumeClaim},
+    storage::v1::CSIStorageCapacity,
+};
 use kube::ResourceExt;
 
 use crate::{headroom, index::Index, world::World};
@@ -117,8 +124,10 @@ fn line(world: &World, machine: &MacOSMachine, uid: &str) -> Line {
         Seen::Absent => Seen::Absent,
         Seen::Unknown(why) => Seen::Unknown(why),
     };
-    let identities = identities(world, waiters.present().map(Vec::as_slice).unwrap_or_default());
+    let known = waiters.present().map(Vec::as_slice).unwrap_or_default();
+    let (identities, cards) = (identities(world, known), cards(world, known));
     Line {
+        cards,
         waiters,
         identities,
         capacity: rules
@@ -140,12 +149,44 @@ fn waiter(world: &World, machine: &MacOSMachine) -> Option<Waiter> {
         gates(&machine.spec.machine_class_name, &class, &namespace, &image, &platform).ok()?;
     }
     let pool = pool_of(world, &class);
-    Waiter::of(
+    let mut waiter = Waiter::of(
         machine,
         class.present().map(AsRef::as_ref),
         pool.present().map(AsRef::as_ref),
         begun,
-    )
+    )?;
+    if !world.vms.places(Index::MachineUid, &waiter.uid).is_empty() {
+        // its card is reckoned with as its VirtualMachine's
+        waiter.gpu = None;
+    }
+    Some(waiter)
+}
+
+/// Cards of the devices that somebody in the line asks for: those that nodes offer, and those that a VirtualMachine,
+/// anybody's, has or will have.
+fn cards(world: &World, waiters: &[Waiter]) -> BTreeMap<String, Seen<Cards>> {
+    let devices: BTreeSet<&String> = waiters.iter().filter_map(|waiter| waiter.gpu.as_ref()).collect();
+    let count = |device: &String| match (world.nodes.all(), world.vms.all()) {
+        (Seen::Unknown(why), _) | (_, Seen::Unknown(why)) => Seen::Unknown(why),
+        (nodes, vms) => {
+            let offered = |node: &Arc<Node>| {
+                let found = node.status.as_ref()?.allocatable.as_ref()?.get(device.as_str())?;
+                found.0.trim().parse::<u64>().ok()
+            };
+            let has = |vm: &&Arc<VirtualMachine>| {
+                let gpus = &vm.spec.template.spec.domain.devices.gpus;
+                vm.spec.run_strategy != Some(RunStrategy::Halted) && gpus.iter().any(|gpu| gpu.device_name == *device)
+            };
+            Seen::Present(Cards {
+                total: nodes.present().into_iter().flatten().filter_map(offered).sum(),
+                used: vms.present().into_iter().flatten().filter(has).count() as u64,
+            })
+        }
+    };
+    devices
+        .into_iter()
+        .map(|device| (device.clone(), count(device)))
+        .collect()
 }
 
 fn identities(world: &World, waiters: &[Waiter]) -> Seen<Vec<Arc<MachineIdentity>>> {

@@ -28,6 +28,18 @@ pub struct Line {
     pub capacity: BTreeMap<String, Seen<Capacity>>,
     /// How a storage class clones, in CDI's words, as far as it is known.
     pub strategy: BTreeMap<String, String>,
+    /// Cards by device, for the devices that somebody in the line asks for.
+    pub cards: BTreeMap<String, Seen<Cards>>,
+}
+
+/// The cards of one device in the whole cluster. A card is one machine's as long as that machine's VirtualMachine is
+/// to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cards {
+    /// That nodes offer.
+    pub total: u64,
+    /// That a VirtualMachine has, or will have.
+    pub used: u64,
 }
 
 impl Line {
@@ -38,6 +50,7 @@ impl Line {
             identities: Seen::Unknown(why.to_owned()),
             capacity: BTreeMap::new(),
             strategy: BTreeMap::new(),
+            cards: BTreeMap::new(),
         }
     }
 }
@@ -57,6 +70,8 @@ pub struct Waiter {
     pub disks: Vec<(String, u64)>,
     /// The identity pool that it takes from.
     pub pool: Option<String>,
+    /// Device of the card that it asks for, until a VirtualMachine of its own is reckoned with in [`Cards::used`].
+    pub gpu: Option<String>,
 }
 
 impl Waiter {
@@ -101,6 +116,7 @@ impl Waiter {
                 .per_machine
                 .as_ref()
                 .map(|identity| identity.pool_name.to_string()),
+            gpu: class.gpu.as_ref().map(|gpu| gpu.device_name.clone()),
         })
     }
 
@@ -121,6 +137,8 @@ pub(super) enum Turn {
     NoRoom(String, Room),
     /// An older machine waits for room in that storage class.
     Behind(String),
+    /// No card of that device is left for it.
+    NoCard(String, Cards),
     /// No identity is left for it.
     NoIdentity,
     /// Something could not be read.
@@ -154,6 +172,8 @@ struct Walk<'a> {
     reserved: BTreeMap<&'a str, u64>,
     /// Storage classes in which somebody earlier waits for room: nobody overtakes there.
     closed: Vec<&'a str>,
+    /// Cards that those before take.
+    taken: BTreeMap<&'a str, u64>,
     /// What is left of each pool, oldest last.
     free: BTreeMap<&'a str, Vec<&'a Arc<MachineIdentity>>>,
 }
@@ -173,6 +193,7 @@ impl<'a> Walk<'a> {
             rules,
             reserved: BTreeMap::new(),
             closed: Vec::new(),
+            taken: BTreeMap::new(),
             free,
         }
     }
@@ -187,6 +208,21 @@ impl<'a> Walk<'a> {
             let reserved = self.reserved.entry(class).or_default();
             *reserved = reserved.saturating_add(part);
         }
+        if let Some(device) = &waiter.gpu {
+            *self.taken.entry(device).or_default() += 1;
+        }
+    }
+
+    /// Why there is no card for it; none when there is, or it asks for none.
+    fn without_card(&self, waiter: &'a Waiter) -> Option<Turn> {
+        let device = waiter.gpu.as_deref()?;
+        let cards = match self.line.cards.get(device) {
+            Some(Seen::Present(cards)) => *cards,
+            Some(Seen::Unknown(why)) => return Some(Turn::Unreadable(why.clone())),
+            Some(Seen::Absent) | None => Cards { total: 0, used: 0 },
+        };
+        let used = cards.used + self.taken.get(device).copied().unwrap_or_default();
+        (used >= cards.total).then(|| Turn::NoCard(device.to_owned(), Cards { used, ..cards }))
     }
 
     /// What that machine gets; one that is held back takes nothing from those behind it.
@@ -200,6 +236,9 @@ impl<'a> Walk<'a> {
             } else {
                 Turn::NoRoom(class, room)
             };
+        }
+        if let Some(turn) = self.without_card(waiter) {
+            return turn;
         }
         let identity = match &waiter.pool {
             None => None,

@@ -36,7 +36,7 @@ pub use disks::CLONE_DEADLINE;
 pub use end::held_by_claim;
 pub use facts::{Facts, node_of};
 pub use headroom::{Capacity, GROWTH_SHARE, Room, judge as judge_room, reservation};
-pub use line::{Line, Waiter};
+pub use line::{Cards, Line, Waiter};
 pub use provision::{Open, Shut, gates};
 pub use run::{SILENCE, START_DEADLINE};
 pub use stop::{GUEST_WINDOW, OVERDUE};

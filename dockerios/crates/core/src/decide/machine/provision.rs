@@ -23,7 +23,7 @@ use kube::ResourceExt;
 use super::{
     facts::{Facts, Objects},
     headroom::{Room, gib},
-    line::{Turn, turn},
+    line::{Cards, Turn, turn},
     status::Pass,
 };
 use crate::{Object, Seen, Step, decide::identity, render::machine as render};
@@ -214,6 +214,10 @@ fn queue(pass: &mut Pass, open: &Open, identity: bool) {
             pass.say(Condition::StorageHeadroom, verdict, reason, &message);
             wait(pass, reason, message);
         }
+        Turn::NoCard(device, cards) => {
+            roomy(pass, rules.is_empty());
+            wait(pass, Reason::NoCardFree, no_card(&device, &cards));
+        }
         Turn::NoIdentity => {
             roomy(pass, rules.is_empty());
             let message = exhausted(facts, open);
@@ -316,6 +320,21 @@ fn short(class: &str, room: &Room) -> (Reason, String) {
         ),
         Room::Enough { .. } | Room::NotConfigured => (Reason::Sufficient, format!("storage class {class} has room")),
     }
+}
+
+fn no_card(device: &str, cards: &Cards) -> String {
+    let Cards { total, used } = cards;
+    if *total == 0 {
+        return format!(
+            "no node offers a card {device}: bind one to vfio-pci on its host and permit it in KubeVirt \
+             (docs/host-preparation.md)"
+        );
+    }
+    let free = total.saturating_sub(*used);
+    format!(
+        "{free} of {total} cards {device} are free, {used} are other machines'; a card is never shared. It waits until a \
+         machine with one goes, first come, first served"
+    )
 }
 
 fn exhausted(facts: &Facts, open: &Open) -> String {

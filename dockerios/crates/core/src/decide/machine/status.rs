@@ -299,6 +299,7 @@ fn alarming(reason: &str) -> bool {
         R::PoolNotFound,
         R::PlatformNotReady,
         R::IdentityExhausted,
+        R::NoCardFree,
         R::BelowThreshold,
         R::CapacityUnknown,
         R::CloneTimeout,
