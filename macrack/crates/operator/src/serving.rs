@@ -1,5 +1,8 @@
 //! Serving certificates of Macs: approves or denies what their agents ask for. What to do is core's
 //! ([`macrack_core::decide::csr`]); a request that waits is judged again whenever anything in the caches changes.
+//!
+//! Invariant: what is judged is what is signed. The signer reads the request with another parser, so whatever two
+//! parsers could read in two ways is refused.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,8 +10,9 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
@@ -26,11 +30,16 @@ use crate::world::World;
 
 /// Where a token says which Node it is bound to.
 const TOKEN_NODE: &str = "authentication.kubernetes.io/node-name";
+/// Around a request's base64 (RFC 7468, section 7).
+const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
+const END: &str = "-----END CERTIFICATE REQUEST-----";
+/// Nodes that are read at once.
+const PAGE: u32 = 500;
 
 /// Judges the requests of Macs, for as long as it is polled.
 pub async fn approve(client: Client, world: Arc<World>) {
     world.whole().await;
-    let api: Api<CertificateSigningRequest> = Api::all(client);
+    let (api, nodes): (Api<CertificateSigningRequest>, Api<Node>) = (Api::all(client.clone()), Api::all(client));
     let ours = watcher::Config::default().fields(&format!("spec.signerName={SIGNER}"));
     let events = watcher(api.clone(), ours).default_backoff();
     let mut events = std::pin::pin!(events);
@@ -41,7 +50,7 @@ pub async fn approve(client: Client, world: Arc<World>) {
         changed.as_mut().enable();
         let mut settled = Vec::new();
         for (name, csr) in &waiting {
-            if judge(&api, &world, csr).await {
+            if judge((&api, &nodes), &world, csr).await {
                 settled.push(name.clone());
             }
         }
@@ -72,9 +81,24 @@ fn is_open(csr: &CertificateSigningRequest) -> bool {
 }
 
 /// Judges one; false when it must be judged again.
-async fn judge(api: &Api<CertificateSigningRequest>, world: &World, csr: &CertificateSigningRequest) -> bool {
+async fn judge(
+    (api, nodes): (&Api<CertificateSigningRequest>, &Api<Node>),
+    world: &World,
+    csr: &CertificateSigningRequest,
+) -> bool {
     let name = csr.name_any();
-    let (type_, reason, message) = match decide(&gather(world, csr)) {
+    let mut facts = gather(world, csr);
+    let mut verdict = decide(&facts);
+    if verdict == Verdict::Approve {
+        verdict = match sharing(nodes, &facts).await {
+            Ok(sharing) => {
+                facts.sharing = sharing;
+                decide(&facts)
+            }
+            Err(error) => Verdict::Wait(format!("the addresses of the other Nodes cannot be read: {error}")),
+        };
+    }
+    let (type_, reason, message) = match verdict {
         Verdict::NotOurs => return true,
         Verdict::Wait(why) => {
             tracing::debug!(csr = name, why, "a request for a certificate waits");
@@ -108,17 +132,6 @@ fn gather(world: &World, csr: &CertificateSigningRequest) -> Facts {
     let request = read(csr);
     let mac_node = of_mac(&request.username).unwrap_or_default().to_owned();
     let own = names::node(&mac_node);
-    let named: Vec<IpAddr> = request.content.as_ref().map(|content| content.addresses.clone()).unwrap_or_default();
-    // simulated Macs share the loopback of one machine
-    let shares = |address: &IpAddr| !address.is_loopback() && named.contains(address);
-    let sharing = world
-        .kube_nodes
-        .all()
-        .iter()
-        .filter(|node| node.name_any() != own)
-        .filter(|node| addresses(node).iter().any(shares))
-        .map(|node| node.name_any())
-        .collect();
     Facts {
         mac_node: world.nodes.get(&Key::cluster(&mac_node)).map(|node| node.as_ref().clone()),
         node: match world.kube_nodes.get(&Key::cluster(&own)) {
@@ -126,9 +139,36 @@ fn gather(world: &World, csr: &CertificateSigningRequest) -> Facts {
             Seen::Absent => Seen::Absent,
             Seen::Unknown(why) => Seen::Unknown(why),
         },
-        sharing,
+        sharing: Vec::new(),
         request,
     }
+}
+
+/// Who else has an address that the request names. All Nodes are looked at, at the API server itself: the cache holds
+/// the Macs' alone, and with the address of another Node a certificate would answer in that one's place.
+async fn sharing(nodes: &Api<Node>, facts: &Facts) -> kube::Result<Vec<String>> {
+    let named = facts.request.content.as_ref().map(|content| content.addresses.as_slice()).unwrap_or_default();
+    let own = names::node(of_mac(&facts.request.username).unwrap_or_default());
+    let api_server = std::env::var("KUBERNETES_SERVICE_HOST").ok().and_then(|host| host.parse().ok());
+    let mut found: Vec<String> =
+        api_server.filter(|address| named.contains(address)).map(|_| "the API server".to_owned()).into_iter().collect();
+    let mut page = ListParams::default().limit(PAGE);
+    loop {
+        let list = nodes.list(&page).await?;
+        found.extend(
+            list.items.iter().filter(|node| shares(node, &own, named)).map(|n| format!("Node {}", n.name_any())),
+        );
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(found),
+        }
+    }
+}
+
+fn shares(node: &Node, own: &str, named: &[IpAddr]) -> bool {
+    // simulated Macs share the loopback of one machine
+    let shared = |address: &IpAddr| !address.is_loopback() && named.contains(address);
+    node.name_any() != own && addresses(node).iter().any(shared)
 }
 
 fn read(csr: &CertificateSigningRequest) -> Request {
@@ -146,8 +186,16 @@ fn read(csr: &CertificateSigningRequest) -> Request {
 
 /// What stands in a request, whose signature is its own key's.
 fn content(pem: &[u8]) -> Result<Content, String> {
+    one_block(pem)?;
     let (_, pem) = x509_parser::pem::parse_x509_pem(pem).map_err(|error| error.to_string())?;
-    let (_, csr) = X509CertificationRequest::from_der(&pem.contents).map_err(|error| error.to_string())?;
+    let (rest, csr) = X509CertificationRequest::from_der(&pem.contents).map_err(|error| error.to_string())?;
+    if !rest.is_empty() {
+        return Err("bytes follow the request".to_owned());
+    }
+    let attributes = csr.certification_request_info.iter_attributes().count();
+    if attributes > 1 {
+        return Err(format!("{attributes} attributes, at most one is read"));
+    }
     csr.verify_signature().map_err(|error| format!("its signature: {error}"))?;
     let subject = &csr.certification_request_info.subject;
     let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| {
@@ -175,6 +223,20 @@ fn content(pem: &[u8]) -> Result<Content, String> {
         }
     }
     Ok(content)
+}
+
+/// Refuses what is not one block of PEM and nothing else: a parser that passes over a block with a wrong end, and one
+/// that does not, would read two requests.
+fn one_block(pem: &[u8]) -> Result<(), String> {
+    let wrong = || format!("it must be one block from {BEGIN} to {END}, with nothing around it");
+    let text = std::str::from_utf8(pem).map_err(|_| wrong())?;
+    let body = text.trim_ascii_end().strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(END)).ok_or_else(wrong)?;
+    let body = body.strip_prefix('\n').or_else(|| body.strip_prefix("\r\n")).ok_or_else(wrong)?;
+    let plain = |line: &str| line.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte));
+    if !body.ends_with('\n') || !body.lines().all(plain) {
+        return Err(wrong());
+    }
+    Ok(())
 }
 
 fn address(bytes: &[u8]) -> Option<IpAddr> {
@@ -205,5 +267,52 @@ mod tests {
         for broken in [&b"nothing"[..], b"", &pem.as_bytes()[..pem.len() / 2]] {
             assert!(content(broken).is_err());
         }
+    }
+
+    #[test]
+    fn what_two_parsers_could_read_in_two_ways_is_refused() {
+        let pem = |address: &str| {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let mut params = rcgen::CertificateParams::new([address.to_owned()]).unwrap();
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:macrack-x");
+            params.serialize_request(&key).unwrap().pem().unwrap()
+        };
+        let (own, foreign) = (pem("10.0.0.7"), pem("10.96.0.1"));
+        assert!(content(own.as_bytes()).is_ok() && content(own.replace("\r\n", "\n").as_bytes()).is_ok());
+        for (why, read_in_two_ways) in [
+            (
+                "Go passes over a block with another end",
+                own.replace("END CERTIFICATE", "END NO CERTIFICATE") + &foreign,
+            ),
+            ("a second block", format!("{own}{foreign}")),
+            ("words before it", format!("x\n{own}")),
+            (
+                "a header",
+                own.replacen("REQUEST-----\r\n", "REQUEST-----\r\nA: b\r\n\r\n", 1).replacen(
+                    "REQUEST-----\n",
+                    "REQUEST-----\nA: b\n\n",
+                    1,
+                ),
+            ),
+            ("another kind", own.replace("CERTIFICATE REQUEST", "CERTIFICATE")),
+        ] {
+            let refused = content(read_in_two_ways.as_bytes()).unwrap_err();
+            assert!(refused.contains("one block"), "{why}: {refused}");
+        }
+    }
+
+    #[test]
+    fn an_address_of_any_other_node_is_not_a_macs_own() {
+        let node = |name: &str, address: &str| -> Node {
+            serde_json::from_value(json!({ "metadata": { "name": name },
+                "status": { "addresses": [{ "type": "InternalIP", "address": address }] } }))
+            .unwrap()
+        };
+        let named = ["10.0.0.7".parse().unwrap(), "127.0.0.1".parse().unwrap()];
+        assert!(shares(&node("worker-1", "10.0.0.7"), "macrack-x", &named), "it is no Mac, and has its kubelet there");
+        assert!(!shares(&node("macrack-x", "10.0.0.7"), "macrack-x", &named));
+        assert!(!shares(&node("worker-1", "10.0.0.8"), "macrack-x", &named));
+        assert!(!shares(&node("macrack-y", "127.0.0.1"), "macrack-x", &named));
     }
 }

@@ -1,7 +1,7 @@
 //! A serving certificate for one Mac: whether its request is signed.
 //!
 //! Invariant: a certificate is approved for a Mac's own agent, for its own Node and for the one address that the
-//! Node's status names, which no other Mac has; what cannot be judged yet waits, everything else is denied with the
+//! Node's status names, which no other Node has; what cannot be judged yet waits, everything else is denied with the
 //! reason. Requests of anybody else are nobody's business here.
 
 use core::net::IpAddr;
@@ -60,7 +60,7 @@ pub struct Facts {
     pub mac_node: Seen<MacNode>,
     /// Its Node.
     pub node: Seen<Node>,
-    /// Other Macs whose Nodes name one of the addresses.
+    /// Who else has one of the addresses: Nodes of any kind, the API server.
     pub sharing: Vec<String>,
 }
 
@@ -161,7 +161,7 @@ fn standing(facts: &Facts, content: &Content) -> Verdict {
         return Verdict::Deny(format!("{foreign} is none of its Node's addresses ({own:?})"));
     }
     match facts.sharing.first() {
-        Some(other) => Verdict::Deny(format!("Mac {other} has one of its addresses; give each Mac its own")),
+        Some(other) => Verdict::Deny(format!("{other} has one of its addresses; give each machine its own")),
         None => Verdict::Approve,
     }
 }
@@ -263,7 +263,7 @@ mod tests {
             ("nothing else", |f| content(f).others = 1),
             ("at least one", |f| content(f).addresses.clear()),
             ("10.0.0.8 is none of its Node's addresses", |f| content(f).addresses.push("10.0.0.8".parse().unwrap())),
-            ("Mac other has one", |f| f.sharing.push("other".into())),
+            ("Node other has one", |f| f.sharing.push("Node other".into())),
             ("does not exist; create it", |f| f.mac_node = Seen::Absent),
             ("the hardware's serial is ZZ", |f| {
                 let Seen::Present(mac_node) = &mut f.mac_node else { unreachable!() };
