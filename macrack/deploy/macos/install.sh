@@ -63,7 +63,7 @@ for program in macrack-agent macrack-vm macrack-hostd; do
 done
 run install -o "$user" -m 0600 "$bootstrap" "$root/etc/bootstrap.json"
 # goldens are of no use in an index or in a backup
-run touch "$root/state/.metadata_never_index"
+run sudo -u "$user" touch "$root/state/.metadata_never_index"
 run tmutil addexclusion -p "$root/state"
 
 # guests get their addresses for ten minutes: a day's leases fill the /24 of the NAT
@@ -75,16 +75,17 @@ run pmset -a sleep 0 disksleep 0 displaysleep 10 autorestart 1
 put "$daemon" "$(sed "s/@AGENT_UID@/$uid/" "$here/io.macrack.hostd.plist")"
 run chown root:wheel "$daemon"
 run chmod 0644 "$daemon"
-run install -d -o "$user" "$home/Library/LaunchAgents"
 plist=$(cat "$here/io.macrack.agent.plist")
 for flag in ${flags[@]+"${flags[@]}"}; do
   escaped=$(printf '%s' "$flag" | sed 's/&/\&amp;/g; s/</\&lt;/g')
   plist="${plist%%</array>*}	<string>$escaped</string>
 	</array>${plist#*</array>}"
 done
-put "$agent" "$plist"
-run chown "$user" "$agent"
-run chmod 0644 "$agent"
+# in folders of the user's, only as the user: root would follow a link that they, or who broke into the agent, left there
+put "$root/etc/io.macrack.agent.plist" "$plist"
+run chmod 0644 "$root/etc/io.macrack.agent.plist"
+run sudo -u "$user" mkdir -p "$home/Library/LaunchAgents"
+run sudo -u "$user" install -m 0644 "$root/etc/io.macrack.agent.plist" "$agent"
 
 # bootout fails where nothing was loaded
 run launchctl bootout system/io.macrack.hostd || true

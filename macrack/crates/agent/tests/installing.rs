@@ -63,6 +63,21 @@ fn the_daemon_hears_the_agents_user_and_the_agent_gets_the_flags_that_were_given
 }
 
 #[test]
+fn root_writes_nothing_where_a_link_of_the_agents_user_could_lead_it_elsewhere() {
+    let package = package();
+    let planned = install("nobody", package.path(), &[]);
+    let said = String::from_utf8_lossy(&planned.stdout).into_owned();
+    let theirs = |line: &&str| line.contains("/Library/LaunchAgents") || line.contains("/state/");
+    // the comment in the property list, and launchd's own reading of it
+    let writes = |line: &&str| !line.contains("~/Library") && !line.starts_with("launchctl ");
+    let lines: Vec<&str> = said.lines().filter(theirs).filter(writes).collect();
+    assert!(lines.len() > 1, "{said}");
+    for line in lines {
+        assert!(line.starts_with("sudo -u nobody "), "root does this: {line}");
+    }
+}
+
+#[test]
 fn a_vm_outlives_its_agent_and_only_a_session_of_its_user_starts_one() {
     let agent = Value::from_file(deploy().join("io.macrack.agent.plist")).unwrap();
     let job = agent.as_dictionary().unwrap();
