@@ -274,6 +274,19 @@ fn facts(node: MacNode, now: Moment, policy: RebootPolicy) -> decide::node::Fact
     }
 }
 
+impl Stored {
+    /// Whether the schema lets the entry QuotaStuck and policyRebootAt be written so.
+    fn admits(&self, entry: Option<Boot>, policy: Option<Moment>) -> bool {
+        let Heard { boot, stuck, checked, .. } = self.report;
+        let stays = match (self.entry, entry) {
+            (None, _) => true,
+            (Some(was), Some(is)) => is == was || is == boot,
+            (Some(was), None) => self.cleared || (boot != was && checked == Some(boot) && !stuck),
+        };
+        stays && policy >= self.policy
+    }
+}
+
 impl World {
     /// A Mac whose VM runs.
     fn new(left: Budget) -> World {
@@ -324,10 +337,8 @@ impl World {
                 self.api.order = to.order;
             }
         }
-        // what does not differ from what was read is not written, so a cache that stopped takes nothing back by itself
-        let told = |value: Value| ["reboot", "policyRebootAt", "quarantine"].map(|field| value[field].clone());
-        let was = serde_json::to_value(&facts.node.status).map(told).ok();
-        if let Some(status) = plan.status.filter(|status| !dies && was != Some(told(status.clone())))
+        // any change of a condition writes the whole status, what was read from a cache that stopped with it
+        if let Some(status) = plan.status.filter(|_| !dies)
             && self.tell(&status).is_err()
         {
             self.breaks("a status that is none");
@@ -353,6 +364,10 @@ impl World {
         }
         let stuck = QuarantineReason::QuotaStuck.as_str();
         let is = quarantine.iter().flatten().find(|q| q.reason == stuck).map(|q| boot(&q.boot_id));
+        let policy = policy.as_ref().map(at);
+        if !self.api.admits(is, policy) {
+            return Ok(()); // quarantine-stays, policy-reboot-stays
+        }
         if let (Some(was), None) = (self.api.entry, is) {
             let earned = self.host.checked.is_some_and(|checked| checked > was);
             if !earned && !self.api.cleared {
@@ -362,7 +377,7 @@ impl World {
         }
         self.api.entry = is;
         self.api.reboot = reboot;
-        self.api.policy = policy.as_ref().map(at);
+        self.api.policy = policy;
         Ok(())
     }
 

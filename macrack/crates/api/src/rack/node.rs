@@ -6,6 +6,8 @@
 //! - `leaseRef`: empty → X → empty, never X → Y; `boundAt` fixed; `earliestReleaseAt` at least 24 h after it
 //!   and never lowered; cleared only when marked releasing and both slots are empty;
 //! - an approved reboot is not replaced by another before it is done;
+//! - a quarantine for a stuck counter, another board or a failed wipe is left only as that reason demands, and when the
+//!   policy last approved a reboot is never forgotten, so that a writer on an old cache takes neither back;
 //! - status is never dropped whole.
 //!
 //! Who writes what: `status.agent` the chassis' own agent, everything else of status the operator.
@@ -44,7 +46,8 @@ pub use super::node_agent::*;
     validation = Rule::new("!has(self.spec.drain) || !self.spec.drain || (has(self.spec.unschedulable) && self.spec.unschedulable)").message("[drain-in-maintenance] spec.drain: only while spec.unschedulable is true; kubectl macrack maintenance sets both"),
     validation = Rule::new("!has(oldSelf.status) || has(self.status)").message("[status-kept] status: never dropped whole, it holds the lease and the slots; write single fields of it"),
     validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.leaseRef) || (has(self.status) && has(self.status.leaseRef)) || (oldSelf.status.leaseRef.releasing && size(oldSelf.status.slots) == 0)").message("[clear-when-empty] status.leaseRef: cleared only after it was marked releasing and both slots are empty; delete the lease and wait for status.leaseRef.earliestReleaseAt"),
-    validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.leaseRef) || self.spec.nodeClassName == oldSelf.spec.nodeClassName").message("[class-fixed-while-leased] spec.nodeClassName: a lease was made for this class; wait until the chassis is released")
+    validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.leaseRef) || self.spec.nodeClassName == oldSelf.spec.nodeClassName").message("[class-fixed-while-leased] spec.nodeClassName: a lease was made for this class; wait until the chassis is released"),
+    validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.quarantine) || oldSelf.status.quarantine.all(o, !(o.reason in ['QuotaStuck', 'SerialMismatch', 'WipeFailed']) || (has(self.status) && has(self.status.quarantine) && self.status.quarantine.exists(n, n.reason == o.reason && n.since == o.since && (n.bootID == o.bootID || (has(self.status.agent) && n.bootID == self.status.agent.bootID)))) || (has(self.spec.clearedQuarantine) && self.spec.clearedQuarantine.startsWith(o.reason + '@') && timestamp(self.spec.clearedQuarantine.substring(size(o.reason) + 1)) == o.since) || (o.reason == 'QuotaStuck' && has(self.status) && has(self.status.agent) && self.status.agent.bootID != o.bootID && has(self.status.agent.quota) && has(self.status.agent.quota.checkedBootID) && self.status.agent.quota.checkedBootID == self.status.agent.bootID && (!has(self.status.agent.quota.stuck) || !self.status.agent.quota.stuck)))").message("[quarantine-stays] status.quarantine: QuotaStuck ends with a new boot in which a VM started, SerialMismatch and WipeFailed when an admin clears them; until then an entry keeps its since, and its bootID unless that becomes the agent's; to clear one by hand set spec.clearedQuarantine to its reason@since")
 )]
 pub struct MacNodeSpec {
     /// Apple's serial, upper case, as on the chassis. Immutable.
@@ -72,7 +75,10 @@ pub struct MacNodeSpec {
     pub approved_reboot: Option<Time>,
     /// Clears one quarantine entry by hand: echoes its `reason@since`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 3, max = 96))]
+    #[schemars(
+        length(min = 3, max = 96),
+        regex(pattern = r"^[A-Za-z]{1,64}@[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")
+    )]
     pub cleared_quarantine: Option<String>,
 }
 
@@ -93,6 +99,7 @@ pub struct Retirement {
 #[x_kube(validation = Rule::new("!has(self.leaseRef) || timestamp(self.leaseRef.earliestReleaseAt) >= timestamp(self.leaseRef.boundAt) + duration('24h')").message("[floor-24h] status.leaseRef.earliestReleaseAt: at least 24h after boundAt"))]
 #[x_kube(validation = Rule::new("!has(oldSelf.leaseRef) || !has(self.leaseRef) || self.leaseRef.releasing || !oldSelf.leaseRef.releasing").message("[releasing-stays] status.leaseRef.releasing: a release that has begun is not taken back"))]
 #[x_kube(validation = Rule::new("!has(oldSelf.reboot) || !has(oldSelf.reboot.approvedAt) || has(oldSelf.reboot.doneBootID) || !has(self.reboot) || (self.reboot.requestedAt == oldSelf.reboot.requestedAt && has(self.reboot.approvedAt) && self.reboot.approvedAt == oldSelf.reboot.approvedAt)").message("[one-reboot] status.reboot: an approved reboot is not replaced before it is done; one approval is one reboot"))]
+#[x_kube(validation = Rule::new("!has(oldSelf.policyRebootAt) || (has(self.policyRebootAt) && self.policyRebootAt >= oldSelf.policyRebootAt)").message("[policy-reboot-stays] status.policyRebootAt: counts against quota.budget and is only replaced by a later one; a reboot that the policy does not approve is an admin's, with spec.approvedReboot"))]
 #[x_kube(validation = Rule::new("has(self.leaseRef) || self.slots.all(s, s.order == 'Wipe')").message("[slots-belong-to-a-lease] status.slots: without a lease the only order is Wipe"))]
 #[x_kube(validation = Rule::new("size(self.slots) < 2 || self.slots[0].uid != self.slots[1].uid").message("[one-slot-per-vm] status.slots: one uid in both slots"))]
 #[x_kube(validation = Rule::new("!has(oldSelf.slots) || oldSelf.slots.all(o, self.slots.exists(n, n.slot == o.slot && n.uid == o.uid && (o.order != 'Wipe' || n.order == 'Wipe')) || (o.order == 'Wipe' && has(self.agent) && self.agent.vms.exists(v, v.uid == o.uid && v.state == 'Wiped')))").message("[slot-until-wiped] status.slots: a slot is emptied or given on only when its order is Wipe and the agent reported that VM Wiped; an order Wipe is not taken back"))]

@@ -96,6 +96,73 @@ async fn a_chassis_passes_from_lease_to_lease_only_empty() {
     accepts(status(&world, &mac, json!({"leaseRef": lease_ref(TWO, 24)})).await);
 }
 
+fn entry(reason: &str, hour: u8, boot: &str) -> Value {
+    json!({"reason": reason, "since": format!("2026-03-02T{hour:02}:00:00Z"), "bootID": boot})
+}
+
+fn boot(id: &str, stuck: bool, checked: Option<&str>) -> Value {
+    json!({"agent": {"version": "0.1.0", "bootID": id, "quota": {"stuck": stuck, "checkedBootID": checked}}})
+}
+
+#[tokio::test]
+async fn a_quarantine_is_left_only_as_its_reason_demands() {
+    let world = world().await;
+    let mac = new_mac(&world).await;
+    let rule = "[quarantine-stays]";
+    let listed = async |entries: &[Value]| status(&world, &mac, json!({ "quarantine": entries })).await;
+    let all = ["QuotaStuck", "SerialMismatch", "WipeFailed"].map(|reason| entry(reason, 9, "one"));
+    let [stuck, board, remains] = all.clone();
+    accepts(status(&world, &mac, boot("one", true, Some("one"))).await);
+    accepts(listed(&[all.as_slice(), &[entry("ForeignVM", 9, "one")]].concat()).await);
+    // the others end with what the agent reports, and the operator alone judges that
+    accepts(listed(&all).await);
+    rejects(listed(&[]).await, rule);
+    rejects(status(&world, &mac, json!({"quarantine": null})).await, rule);
+    for other in [entry("QuotaStuck", 10, "one"), entry("QuotaStuck", 9, "two")] {
+        rejects(listed(&[other, board.clone(), remains.clone()]).await, rule);
+    }
+    let rest = [board.clone(), remains.clone()];
+    for report in [
+        boot("one", false, Some("one")),
+        boot("two", false, None),
+        boot("two", false, Some("one")),
+        boot("two", true, Some("two")),
+    ] {
+        accepts(status(&world, &mac, report.clone()).await);
+        let written = listed(&rest).await;
+        assert!(written.is_err(), "not earned by {report}");
+        rejects(written, rule);
+    }
+    // it sticks in the new boot too; what an old cache held of the boot before does not come back
+    let moved = entry("QuotaStuck", 9, "two");
+    accepts(listed(&[moved.clone(), board.clone(), remains.clone()]).await);
+    rejects(listed(&[stuck, board.clone(), remains.clone()]).await, rule);
+    accepts(status(&world, &mac, boot("three", false, Some("three"))).await);
+    accepts(listed(&rest).await);
+    // a new boot ends neither of these; an admin ends exactly the one whose token is echoed
+    rejects(listed(std::slice::from_ref(&board)).await, rule);
+    let clear = async |token: &str| patch(&world.admin, &mac, json!({"spec": {"clearedQuarantine": token}})).await;
+    rejects(clear("WipeFailed@yesterday").await, "spec.clearedQuarantine");
+    accepts(clear("WipeFailed@2026-03-02T08:00:00Z").await);
+    rejects(listed(std::slice::from_ref(&board)).await, rule);
+    accepts(clear("WipeFailed@2026-03-02T09:00:00Z").await);
+    rejects(listed(std::slice::from_ref(&remains)).await, rule);
+    accepts(listed(std::slice::from_ref(&board)).await);
+    accepts(clear("SerialMismatch@2026-03-02T09:00:00Z").await);
+    accepts(listed(&[]).await);
+}
+
+#[tokio::test]
+async fn when_the_policy_last_approved_a_reboot_is_not_forgotten() {
+    let world = world().await;
+    let mac = new_mac(&world).await;
+    let at = |hour: u8| json!({"policyRebootAt": format!("2026-03-02T{hour:02}:00:00Z")});
+    accepts(status(&world, &mac, at(9)).await);
+    rejects(status(&world, &mac, at(8)).await, "[policy-reboot-stays]");
+    rejects(status(&world, &mac, json!({"policyRebootAt": null})).await, "[policy-reboot-stays]");
+    accepts(status(&world, &mac, at(10)).await);
+}
+
 #[tokio::test]
 async fn a_floor_is_a_day_at_least_and_never_falls() {
     let world = world().await;
