@@ -26,7 +26,8 @@ use super::routes::{self, Kubelet};
 
 /// Connections at once: sessions, followers of logs, and the API servers' idle ones.
 const CONNECTIONS: usize = 128;
-/// A peer that has not finished its handshake by then is dropped; ten times that for its headers.
+/// A peer that has not finished its handshake by then is dropped; ten times that for its headers. One that is turned
+/// away has as long to hear it: it must not keep the place of the API server.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Who may call.
@@ -158,17 +159,19 @@ async fn answer(stream: TcpStream, from: SocketAddr, acceptor: TlsAcceptor, rout
         Err(_) => return tracing::debug!(%from, "a handshake took too long"),
     };
     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(|leaf| leaf.as_ref());
-    let router = match judge(shown, name) {
-        Ok(()) => router,
+    let (router, known) = match judge(shown, name) {
+        Ok(()) => (router, true),
         Err((status, why)) => {
             tracing::warn!(%from, why, "a caller is turned away");
-            Router::new().fallback(move || async move { (status, why + "\n") })
+            (Router::new().fallback(move || async move { (status, why + "\n") }), false)
         }
     };
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE * 10);
+    // HTTP/1 alone: to find out which HTTP a peer speaks, its first bytes would be waited for without end
+    let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE * 10).keep_alive(known);
     let served = builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(router));
-    if let Err(error) = served.await {
+    let ended = if known { served.await } else { tokio::time::timeout(PATIENCE, served).await.unwrap_or(Ok(())) };
+    if let Err(error) = ended {
         tracing::debug!(%from, %error, "a connection ended");
     }
 }
@@ -220,5 +223,34 @@ mod tests {
     fn a_bootstrap_file_without_a_usable_ca_serves_nobody() {
         let refused = config(b"nothing", Arc::default()).err().unwrap().to_string();
         assert!(refused.contains("client CA"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_stranger_that_says_nothing_does_not_keep_a_place() {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let key = rcgen::KeyPair::generate().unwrap();
+        let own = rcgen::CertificateParams::new(["mac".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let signing = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let shown = Arc::new(Certificate::default());
+        let signing = rustls::crypto::ring::sign::any_supported_type(&signing).unwrap();
+        shown.show(CertifiedKey::new(vec![own.der().clone()], signing));
+        let ca_pem = own.pem().into_bytes();
+        let address = "127.0.0.1:0".parse().unwrap();
+        let server = Server::bind(address, Callers { ca_pem, name: "api".to_owned() }, shown).await.unwrap();
+        let port = server.port();
+        let (_targets, seen) = watch::channel(Targets::new());
+        let serving = tokio::spawn(server.run(seen));
+        let mut roots = RootCertStore::empty();
+        roots.add(own.der().clone()).unwrap();
+        let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.unwrap().with_root_certificates(roots).with_no_client_auth();
+        let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let mut stream = connector.connect("mac".try_into().unwrap(), stream).await.unwrap();
+        let mut word = [0; 64];
+        let end = tokio::io::AsyncReadExt::read(&mut stream, &mut word);
+        let ended = tokio::time::timeout(PATIENCE * 3, end).await;
+        assert!(ended.is_ok(), "it holds its place for as long as it likes");
+        serving.abort();
     }
 }
