@@ -35,6 +35,8 @@ const PING: Duration = Duration::from_secs(15);
 const MAX_MESSAGE: usize = 1024 * 1024;
 /// Input that waits for the guest beyond the window; then no more is read of the client.
 const MAX_PENDING: usize = 1024 * 1024;
+/// Messages of input that may wait so: each costs more than the bytes in it, and a client may send one for each key.
+const MAX_WAITING: usize = 4096;
 
 /// Which of the guest's streams the client asked for.
 #[derive(Debug, Clone, Copy)]
@@ -186,6 +188,7 @@ fn asked(message: Message) -> Result<Asked, String> {
     }
     let rest = bytes.split_off(1);
     match bytes[0] {
+        0 if rest.is_empty() => Ok(Asked::Nothing),
         0 => Ok(Asked::Input(rest)),
         4 => {
             let size: Size = serde_json::from_slice(&rest).map_err(|error| format!("a terminal's size: {error}"))?;
@@ -206,7 +209,7 @@ async fn inward(
     let (mut credit, mut ends) = (Credit::default(), false);
     loop {
         tokio::select! {
-            message = from.next(), if waiting < MAX_PENDING => {
+            message = from.next(), if waiting < MAX_PENDING && pending.len() < MAX_WAITING => {
                 let Some(message) = message else { return Ok(()) };
                 match asked(message.map_err(|error| error.to_string())?)? {
                     Asked::Input(bytes) if !ends => {
@@ -282,6 +285,7 @@ mod tests {
     fn messages_are_read_by_their_channel_and_others_are_refused() {
         let read = |bytes: &'static [u8]| asked(Message::Binary(Bytes::from_static(bytes)));
         assert_eq!(read(b"\x00hi"), Ok(Asked::Input(Bytes::from_static(b"hi"))));
+        assert_eq!(read(b"\x00"), Ok(Asked::Nothing), "without a byte it would be counted as none, and kept");
         assert_eq!(read(b"\xff\x00"), Ok(Asked::EndOfInput));
         let size = TerminalSize { columns: 120, rows: 40 };
         assert_eq!(read(br#"{"Width":120,"Height":40}"#).unwrap_err(), "123 is no channel of a client");
