@@ -308,11 +308,19 @@ fn begin(dir: &VmDir, now: Timestamp) -> io::Result<Journal> {
     };
     journal.finished_at = None;
     env!("CARGO_PKG_VERSION").clone_into(&mut journal.agent_version);
-    // a disk that was never whole has no description, and no guest that could have had a lease
-    if let Ok(description) = dir.read_description()
-        && !journal.mac_addresses.contains(&description.mac_address)
-    {
-        journal.mac_addresses.push(description.mac_address);
+    match dir.read_description() {
+        Ok(description) if !journal.mac_addresses.contains(&description.mac_address) => {
+            journal.mac_addresses.push(description.mac_address);
+        }
+        Ok(_) => {}
+        // a disk that was never whole has no description, and no guest that could have had a lease
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) if journal.mac_addresses.is_empty() => {
+            let way_out = "its guest's address cannot be read, and a lease under it would stay with the tenant's name: \
+                           strike the guest out of the host's DHCP leases by hand, then remove this file";
+            return Err(io::Error::new(error.kind(), format!("{error}; {way_out}")));
+        }
+        Err(_) => {}
     }
     let mut now: BTreeMap<What, Amount> = BTreeMap::new();
     for item in plan(dir, &uid)? {

@@ -168,6 +168,17 @@ async fn a_lease_file_that_cannot_be_read_leaves_the_wipe_undone() {
 }
 
 #[tokio::test]
+async fn a_description_that_cannot_be_read_is_not_taken_for_a_guest_without_a_lease() {
+    let bench = bench();
+    fs::write(bench.dir.description(), "{").unwrap();
+    let refused = wipe(bench.dir.clone()).await.unwrap_err().to_string();
+    assert!(refused.contains("vm.json") && refused.contains("by hand"), "{refused}");
+    assert!(bench.leases().contains("payroll"), "nothing was done, and nothing is told to be");
+    fs::remove_file(bench.dir.description()).unwrap();
+    wipe(bench.dir.clone()).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_link_is_removed_and_what_it_points_to_is_not() {
     let bench = bench();
     let elsewhere = tempfile::tempdir().unwrap();
