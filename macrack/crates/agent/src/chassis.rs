@@ -33,6 +33,7 @@ use crate::recipe::{self, Recipe};
 use crate::report::agent::{AgentReport, Sources, render};
 use crate::report::{instance, pod};
 use crate::selftest;
+use crate::shutdown;
 use crate::skew::ServerClock;
 use crate::slots::{SlotLink, placeholder, placeholder_of};
 use crate::state_dir::{StateDir, is_uid};
@@ -107,6 +108,7 @@ struct Gathered {
     goldens: BTreeMap<String, GoldenState>,
     situation: Situation,
     disk_free: Option<u64>,
+    going_down: bool,
 }
 
 impl Gathered {
@@ -196,6 +198,7 @@ impl Chassis {
             goldens: BTreeMap::new(),
             situation: self.situation.borrow().clone(),
             disk_free: self.host.disk_free().inspect_err(|e| tracing::error!(error = %e, "free space")).ok(),
+            going_down: shutdown::goes_down(&*self.host),
         };
         self.wish(&gathered);
         gathered.goldens = golden_states(&gathered.situation);
@@ -332,6 +335,7 @@ impl Chassis {
             goldens: &gathered.goldens,
             crowded_out: &self.crowded_out(gathered),
             quota: &self.quota,
+            going_down: gathered.going_down,
         })
     }
 
@@ -363,7 +367,8 @@ impl Chassis {
     /// Tests the kernel's counter where nothing else does; when to look again.
     async fn self_test(&mut self, gathered: &Gathered) -> Option<Timestamp> {
         let status = self.mac_node.borrow().present().and_then(|mac_node| mac_node.status.clone()).unwrap_or_default();
-        let wanted = self.held.is_none() && selftest::wanted(&status, &self.around.boot_id, &self.quota);
+        let wanted =
+            !gathered.going_down && self.held.is_none() && selftest::wanted(&status, &self.around.boot_id, &self.quota);
         let own = self.vms.get(selftest::UID).map(Vm::facts).filter(|facts| !facts.gone);
         let beside = self.vms.iter().any(|(uid, vm)| uid != selftest::UID && vm.facts().life.is_alive());
         // the smallest is enough, and any shows the same
@@ -516,8 +521,12 @@ impl Chassis {
     fn report(&mut self, gathered: &Gathered, decision: &Decision) {
         let vms: BTreeMap<String, Facts> = self.vms.iter().map(|(uid, vm)| (uid.clone(), vm.facts())).collect();
         let pressure = gathered.disk_free.is_some_and(|free| free < reserve(&vms, &gathered.slots));
-        let facts =
-            NodeFacts { host: self.facts.clone(), disk_pressure: pressure, kubelet_port: self.kubelet.port() };
+        let facts = NodeFacts {
+            host: self.facts.clone(),
+            disk_pressure: pressure,
+            kubelet_port: self.kubelet.port(),
+            going_down: gathered.going_down,
+        };
         self.node_facts.send_if_modified(|old| {
             let changed = *old != facts;
             *old = facts;

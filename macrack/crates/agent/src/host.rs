@@ -7,6 +7,8 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
+
 use crate::doctor::Check;
 
 pub mod mac;
@@ -93,6 +95,17 @@ pub trait Host: Send + Sync + 'static {
     /// # Errors
     /// When none could be made.
     fn machine_identifier(&self) -> io::Result<String>;
+
+    /// Whether it is being shut down or restarted as a whole.
+    ///
+    /// # Errors
+    /// When that cannot be read.
+    fn going_down(&self) -> io::Result<bool>;
+
+    /// Its clock.
+    fn clock(&self) -> Timestamp {
+        Timestamp::now()
+    }
 }
 
 /// The process that serves the VM directory `dir`, if one lives.

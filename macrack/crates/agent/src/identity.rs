@@ -80,11 +80,16 @@ impl Credential {
     }
 }
 
-/// A client whose requests carry what `credential` holds at that moment, and which reads no managedFields.
+/// A client whose requests carry what `credential` holds at that moment, and which reads no managedFields; `now` is
+/// this Mac's clock.
 ///
 /// # Errors
 /// When TLS cannot be set up from the bootstrap file.
-pub fn client(config: kube::Config, credential: Arc<Credential>) -> kube::Result<Client> {
+pub fn client(
+    config: kube::Config,
+    credential: Arc<Credential>,
+    now: impl Fn() -> Timestamp + Clone + Send + Sync + 'static,
+) -> kube::Result<Client> {
     let noticed = credential.clone();
     let carry = MapRequestLayer::new(move |mut request: Request<Body>| {
         if let Some(header) = credential.get() {
@@ -96,11 +101,15 @@ pub fn client(config: kube::Config, credential: Arc<Credential>) -> kube::Result
         if response.status() == StatusCode::UNAUTHORIZED {
             noticed.refused.notify_one();
         }
-        noticed.clock.note(response.headers(), Timestamp::now());
+        noticed.clock.note(response.headers(), now());
         response
     });
     // the types of the layers' closures are the client's own stack
-    Ok(ClientBuilder::try_from(config)?.with_layer(&carry).with_layer(&notice).with_layer(&macrack_thin::thin()).build())
+    Ok(ClientBuilder::try_from(config)?
+        .with_layer(&carry)
+        .with_layer(&notice)
+        .with_layer(&macrack_thin::thin())
+        .build())
 }
 
 /// Why no token was had.
@@ -323,7 +332,7 @@ impl Identity {
         self.bootstrap = bootstrap;
         let credential = Arc::new(Credential::default());
         credential.set(&self.bootstrap.token).map_err(|_| NoToken::Unsendable)?;
-        Ok(client(self.bootstrap.config().await?, credential)?)
+        Ok(client(self.bootstrap.config().await?, credential, Timestamp::now)?)
     }
 
     async fn ask(&self, client: Client) -> Result<String, NoToken> {

@@ -39,6 +39,7 @@ pub mod recipe;
 pub mod report;
 pub mod run;
 pub mod selftest;
+pub mod shutdown;
 pub mod skew;
 pub mod slots;
 pub mod state_dir;

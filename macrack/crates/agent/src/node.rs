@@ -30,6 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// Pods that fit: enough for DaemonSets and placeholders; VMs are limited by their own resource.
 const PODS: u32 = 110;
 
+/// Why a Node is not Ready while its Mac goes down.
+const SHUTDOWN: &str = "NodeShutdown";
+
 /// What the Node's status is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeFacts {
@@ -39,6 +42,8 @@ pub struct NodeFacts {
     pub disk_pressure: bool,
     /// The port of `kubectl exec` and `logs`.
     pub kubelet_port: u16,
+    /// The Mac is being shut down.
+    pub going_down: bool,
 }
 
 /// The patch that brings the status of `node` to what it should be; `None` when it is.
@@ -99,8 +104,12 @@ fn conditions(node: &Node, facts: &NodeFacts, now: Timestamp) -> Vec<Value> {
         true => ("AgentHasDiskPressure", "less is free than the instances' disks may still grow by"),
         false => ("AgentHasNoDiskPressure", "enough is free for the instances' disks to grow"),
     };
+    let ready = match facts.going_down {
+        true => ("Ready", "False", SHUTDOWN, "the Mac is being shut down or restarted; its VMs stop"),
+        false => ("Ready", "True", "AgentReady", "macrack-agent is ready"),
+    };
     [
-        ("Ready", "True", "AgentReady", "macrack-agent is ready"),
+        ready,
         ("MemoryPressure", "False", "AgentHasSufficientMemory", "guests' memory is fixed by their class"),
         ("DiskPressure", yes_no(facts.disk_pressure), disk.0, disk.1),
         ("PIDPressure", "False", "AgentHasSufficientPID", "a Mac runs two VMs at most"),
@@ -141,6 +150,11 @@ fn contains(whole: &Value, part: &Value) -> bool {
         }
         _ => whole == part,
     }
+}
+
+/// Whether the Node says that its Mac goes down.
+pub fn says_shutdown(node: &Node) -> bool {
+    condition(node, "Ready").is_some_and(|ready| ready.status == "False" && ready.reason.as_deref() == Some(SHUTDOWN))
 }
 
 /// Keeps the Node's status as it should be, for ever: also after the node controller called it Unknown,
@@ -245,6 +259,7 @@ mod tests {
             },
             disk_pressure: false,
             kubelet_port: 10_250,
+            going_down: false,
         }
     }
 
@@ -311,6 +326,17 @@ mod tests {
         assert_eq!(status["declaredFeatures"], json!(["ExtendWebSocketsToKubelet"]));
         let ready = &status["conditions"];
         assert_eq!(ready.as_array().unwrap().len(), 4, "Ready and three pressures");
+    }
+
+    #[test]
+    fn a_shutdown_of_the_mac_is_said_and_the_next_boots_agent_takes_it_back() {
+        let node = applied(bare(), &patch(&bare(), &facts(), Timestamp::UNIX_EPOCH).unwrap());
+        assert!(!says_shutdown(&node));
+        let down = patch(&node, &NodeFacts { going_down: true, ..facts() }, Timestamp::now()).unwrap();
+        let node = applied(node, &down);
+        assert!(says_shutdown(&node), "{down}");
+        let up = patch(&node, &facts(), Timestamp::now()).unwrap();
+        assert_eq!(up["status"]["conditions"][0]["status"], "True");
     }
 
     #[test]

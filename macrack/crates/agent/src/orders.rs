@@ -3,6 +3,7 @@
 //! Invariants, whatever the API says:
 //! - a VM is started only while fewer than two live, none is Unknown, and the counter is not stuck;
 //! - nothing but an order Stop or Wipe stops a VM: not a lost pod, not a lost right, not a lost slot;
+//! - a Mac that goes down starts nothing: a VM that its shutdown stopped is not started into it;
 //! - Wiped is answered only for a uid of which nothing is on this disk.
 
 use std::collections::BTreeMap;
@@ -63,6 +64,8 @@ pub struct View<'a> {
     pub crowded_out: &'a BTreeMap<String, String>,
     /// The kernel's counter.
     pub quota: &'a Quota,
+    /// The Mac is being shut down.
+    pub going_down: bool,
 }
 
 /// One thing to do.
@@ -214,6 +217,9 @@ fn obstacle(view: &View<'_>, slot: &Slot, life: Option<&Life>, next: Next, alive
 
 /// Why nothing at all may be started on this chassis.
 fn unsafe_chassis(view: &View<'_>, alive: &[&str], cloning: usize) -> Option<Wait> {
+    if view.going_down {
+        return waiting("this Mac is shutting down; it starts again by itself once the Mac is up");
+    }
     let unknown = view.vms.iter().find(|(_, life)| matches!(life, Life::Unknown(_)));
     if let Some((uid, _)) = unknown {
         return waiting(format!("VM {uid} on this Mac cannot be reached; nothing starts until it can"));

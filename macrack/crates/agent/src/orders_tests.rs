@@ -14,6 +14,7 @@ struct World {
     crowded_out: BTreeMap<String, String>,
     quota: Quota,
     now: Timestamp,
+    going_down: bool,
 }
 
 fn world(slots: &[(&str, Order)]) -> World {
@@ -28,6 +29,7 @@ fn world(slots: &[(&str, Order)]) -> World {
         crowded_out: BTreeMap::new(),
         quota: Quota::in_boot(None, "boot"),
         now: NOW,
+        going_down: false,
     }
 }
 
@@ -51,6 +53,7 @@ impl World {
             goldens: &self.goldens,
             crowded_out: &self.crowded_out,
             quota: &self.quota,
+            going_down: self.going_down,
         })
     }
 
@@ -84,6 +87,19 @@ fn an_ordered_vm_is_made_then_started_and_then_left_alone() {
         let decision = self::world(&[("a", Order::Run)]).with("a", life.clone()).decide();
         assert_eq!(decision, Decision::default(), "{life:?}");
     }
+}
+
+#[test]
+fn a_mac_that_goes_down_starts_nothing_and_still_carries_out_stops_and_wipes() {
+    let orders = [("a", Order::Run), ("b", Order::Stop)];
+    let mut world = world(&orders).with("a", rest()).with("b", Life::Running);
+    world.going_down = true;
+    assert_eq!(world.decide().actions, [Action::Stop("b".into())]);
+    assert!(world.waits_for("a").contains("shutting down"), "{}", world.waits_for("a"));
+    world.vms.remove("a");
+    assert!(world.waits_for("a").contains("shutting down"), "nor is a disk cloned into it");
+    world.slots = vec![slot(0, "b", Order::Wipe)];
+    assert_eq!(world.decide().actions, [Action::Wipe("b".into())]);
 }
 
 #[test]

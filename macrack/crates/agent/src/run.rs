@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use macrack_api::MacNode;
 use macrack_wire::layout::read_json;
@@ -25,6 +26,7 @@ use crate::node::{self, NodeFacts};
 use crate::quota::Quota;
 use crate::reboot::{Hostd, Rebooter};
 use crate::report::agent::AgentReport;
+use crate::shutdown;
 use crate::state_dir::StateDir;
 use crate::status::tell_mac_node;
 use crate::vms::{Surroundings, wipes};
@@ -46,7 +48,7 @@ pub struct Options {
     pub kubelet_port: u16,
 }
 
-/// Runs an agent until SIGTERM or SIGINT; the VMs live on. The caller holds the lock.
+/// Runs an agent until SIGTERM or SIGINT; the VMs live on, unless the whole Mac goes down. The caller holds the lock.
 ///
 /// # Errors
 /// When it cannot begin: nothing was then touched but the state directory's own files.
@@ -54,18 +56,32 @@ pub async fn run(options: Options) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut tasks = JoinSet::new();
-    let mut chassis = begin(options, &mut tasks).await?;
+    let (host, bell) = (options.host.clone(), Bell::default());
+    let Begun { mut chassis, node, mac_node } = begin(options, bell.clone(), &mut tasks).await?;
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
         ended = &mut chassis => bail!("the agent's loop ended: {ended:?}"),
     }
-    tracing::info!("ends; the VMs live on");
+    if shutdown::goes_down(&*host) {
+        tracing::info!("this Mac goes down: no VM is started any more, and those that run are stopped");
+        bell.ring();
+        shutdown::told(node, mac_node).await;
+    } else {
+        tracing::info!("ends; the VMs live on");
+    }
     chassis.abort();
     Ok(())
 }
 
-async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task::JoinHandle<()>> {
+/// An agent that has begun.
+struct Begun {
+    chassis: tokio::task::JoinHandle<()>,
+    node: watch::Receiver<Seen<Node>>,
+    mac_node: watch::Receiver<Seen<MacNode>>,
+}
+
+async fn begin(options: Options, bell: Bell, tasks: &mut JoinSet<()>) -> Result<Begun> {
     let Options { bootstrap: bootstrap_file, state_dir, host, store, vm_binary, kubelet_port } = options;
     let bootstrap = Bootstrap::read(&bootstrap_file)?;
     let facts = host.facts().context("the facts of this Mac cannot be read")?;
@@ -76,7 +92,6 @@ async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task:
             "this Mac is not the one that the bootstrap file was made for; its MacNode will be quarantined"
         );
     }
-    let bell = Bell::default();
     let around = Surroundings { host: host.clone(), vm_binary, boot_id: facts.boot_id.clone(), bell: bell.clone() };
     let vms = inventory::take(&state_dir, &around).await.context("the VMs on this Mac cannot be listed")?;
     let receipts = wipes(&state_dir.wipes()).context("the receipts of wipes cannot be listed")?.done;
@@ -92,7 +107,8 @@ async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task:
     let config = bootstrap.config().await.context("the bootstrap file is of no use")?;
     let credential = Arc::new(Credential::default());
     let server_clock = credential.server_clock();
-    let client = client(config, credential.clone())?;
+    let clock = host.clone();
+    let client = client(config, credential.clone(), move || clock.clock())?;
     asked.use_api(&client);
     let (mac_node_name, node_name) = (bootstrap.mac_node(), bootstrap.node());
     let (see_node, node) = watch::channel(Seen::default());
@@ -106,8 +122,13 @@ async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task:
     let serving = (client.clone(), wish, node_name.clone());
     let address = kubelet::listen_on(&facts.addresses, kubelet_port);
     let kubelet = kubelet::start(address, callers, serving, has_token.clone(), tasks).await?;
-    let (node_facts, node_wanted) =
-        watch::channel(NodeFacts { host: facts.clone(), disk_pressure: false, kubelet_port: kubelet.port() });
+    let (node_facts, node_wanted) = watch::channel(NodeFacts {
+        host: facts.clone(),
+        disk_pressure: false,
+        kubelet_port: kubelet.port(),
+        going_down: shutdown::goes_down(&*host),
+    });
+    let seen = (node.clone(), mac_node.clone());
 
     // without any token every request would be in vain
     let (talker, name, to) = (client.clone(), node_name.clone(), bell.clone());
@@ -156,7 +177,8 @@ async fn begin(options: Options, tasks: &mut JoinSet<()>) -> Result<tokio::task:
         reported: (false, 0),
         looks: 0,
     };
-    Ok(tokio::spawn(chassis.run()))
+    let (node, mac_node) = seen;
+    Ok(Begun { chassis: tokio::spawn(chassis.run()), node, mac_node })
 }
 
 fn none() -> Wishes {

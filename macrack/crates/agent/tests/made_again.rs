@@ -186,7 +186,7 @@ async fn the_status_of_a_node_reaches_only_that_very_node() {
         hostd_problem: None,
         unread: Vec::new(),
     };
-    let facts = NodeFacts { host, disk_pressure: false, kubelet_port: 10_250 };
+    let facts = NodeFacts { host, disk_pressure: false, kubelet_port: 10_250, going_down: false };
     let told = |node: &Node| node::patch(node, &facts, Timestamp::now()).unwrap();
     let boot = async || Some(api.get(name).await.unwrap().status?.node_info?.boot_id).filter(|boot| !boot.is_empty());
     expect::rejects(tell_node(&api, name, &told(&old)).await, "metadata.uid");

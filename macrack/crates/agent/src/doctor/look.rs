@@ -117,6 +117,9 @@ mod tests {
         fn machine_identifier(&self) -> io::Result<String> {
             Err(io::Error::other("no identifier"))
         }
+        fn going_down(&self) -> io::Result<bool> {
+            Err(io::Error::other("no shutdown"))
+        }
     }
 
     /// A server that answers every request with `401` and this time.

@@ -8,11 +8,14 @@
 
 pub mod parse;
 pub mod processes;
+pub mod shutdown;
 pub mod tool;
 
 #[cfg(target_os = "macos")]
 mod ffi;
 #[cfg(target_os = "macos")]
 mod this;
+#[cfg(target_os = "macos")]
+mod utmpx;
 #[cfg(target_os = "macos")]
 pub use this::Mac;

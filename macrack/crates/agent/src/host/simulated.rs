@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use jiff::{SignedDuration, Timestamp};
 use macrack_vm::sim::Chassis;
 
 use super::{Host, HostFacts, VmProcess, hostd_problem, random};
@@ -92,6 +93,17 @@ impl Host for SimulatedHost {
 
     fn machine_identifier(&self) -> io::Result<String> {
         Ok(random::<16>()?.iter().map(|b| format!("{b:02x}")).collect())
+    }
+
+    fn going_down(&self) -> io::Result<bool> {
+        Ok(self.chassis.read()?.going_down)
+    }
+
+    /// This machine's, off by what the chassis says; a chassis that cannot be read has no clock of its own.
+    fn clock(&self) -> Timestamp {
+        let off = self.chassis.faults().map_or(0, |faults| faults.clock_offset_seconds);
+        let now = Timestamp::now();
+        now.checked_add(SignedDuration::from_secs(off)).unwrap_or(now)
     }
 }
 

@@ -141,6 +141,9 @@ impl Host for Blindfolded {
     fn machine_identifier(&self) -> io::Result<String> {
         self.inner.machine_identifier()
     }
+    fn going_down(&self) -> io::Result<bool> {
+        self.inner.going_down()
+    }
 }
 
 fn send(pid: u32, signal: Signal) {

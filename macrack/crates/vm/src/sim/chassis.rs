@@ -5,10 +5,13 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use macrack_guest::simulated::StopFaults;
 use macrack_wire::layout::{read_json, write_json};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
@@ -80,6 +83,8 @@ pub struct Faults {
     /// The next boot finds another board, with this serial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap_serial: Option<String>,
+    /// Seconds that its clock is ahead of this machine's, behind if negative.
+    pub clock_offset_seconds: i64,
 }
 
 /// One change to what is wrong.
@@ -101,6 +106,8 @@ pub enum Fault {
     StickOverReboot(bool),
     /// The next reboot does not bring the Mac back.
     NeverReturns(bool),
+    /// Its clock is that many seconds ahead of this machine's, behind if negative.
+    ClockOffsetSeconds(i64),
 }
 
 /// The content of `chassis.json`.
@@ -119,6 +126,9 @@ pub struct ChassisFile {
     /// It went down and did not come back.
     #[serde(default)]
     pub off: bool,
+    /// It is shutting down.
+    #[serde(default)]
+    pub going_down: bool,
     /// What is wrong with it.
     #[serde(default)]
     pub faults: Faults,
@@ -142,7 +152,14 @@ impl Chassis {
             let message = format!("{}: exists already", file.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
         }
-        let content = ChassisFile { spec, boot_id: random_uuid()?, boots: 1, off: false, faults: Faults::default() };
+        let content = ChassisFile {
+            spec,
+            boot_id: random_uuid()?,
+            boots: 1,
+            off: false,
+            going_down: false,
+            faults: Faults::default(),
+        };
         write_json(&file, &content)?;
         Ok(chassis)
     }
@@ -187,6 +204,7 @@ impl Chassis {
                 Fault::LoseGuest(on) => faults.lose_guest = on,
                 Fault::StickOverReboot(on) => faults.stick_over_reboot = on,
                 Fault::NeverReturns(on) => faults.never_returns = on,
+                Fault::ClockOffsetSeconds(seconds) => faults.clock_offset_seconds = seconds,
             }
         })
     }
@@ -201,6 +219,33 @@ impl Chassis {
         write_json(&self.file(), &content)
     }
 
+    /// Goes down in order and comes up again, as `shutdown -r` has it: SIGTERM to the agent and to every `macrack-vm`, and
+    /// what has not ended by `limit` is killed by the reboot. Whether all had ended by then.
+    pub fn restart_in_order(&self, limit: Duration) -> io::Result<bool> {
+        self.modify(|content| content.going_down = true)?;
+        let mut processes = Vec::new();
+        for (pid, _) in self.running()? {
+            let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { continue };
+            processes.extend(pidfd_open(pid, PidfdFlags::empty()).map(Some).or_else(ended)?);
+        }
+        if let Some((agent, _)) = self.directory.parent().map(agent).transpose()?.flatten() {
+            processes.push(agent);
+        }
+        for process in &processes {
+            pidfd_send_signal(process, Signal::TERM).or_else(|error| ended(error).map(drop))?;
+        }
+        let deadline = Instant::now() + limit;
+        let mut all = true;
+        for process in &processes {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(io::Error::other)?;
+            // a pidfd is readable once its process has ended
+            all &= poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&left))? > 0;
+        }
+        self.reboot()?;
+        Ok(all)
+    }
+
     /// Reboots: a new boot, the agent and every `macrack-vm` of the chassis killed, the counter free. Returns when they
     /// are gone. What launchd does after a boot, whoever plays it does: it starts the agent again, unless the Mac is off.
     pub fn reboot(&self) -> io::Result<()> {
@@ -210,6 +255,7 @@ impl Chassis {
         content.boot_id = random_uuid()?;
         content.boots = content.boots.saturating_add(1);
         content.off = content.faults.never_returns;
+        content.going_down = false;
         if let Some(serial) = content.faults.swap_serial.take() {
             content.spec.serial = serial;
         }
@@ -259,28 +305,34 @@ impl Chassis {
     }
 }
 
-/// Kills the `macrack-agent` that holds the lock of this state directory, and returns when it is gone. Whatever else
-/// holds it, a test for instance, is no process of the chassis.
-fn kill_agent(state_dir: &Path) -> io::Result<()> {
+/// A process that is gone is nothing to be signalled.
+fn ended(error: rustix::io::Errno) -> io::Result<Option<OwnedFd>> {
+    if error == rustix::io::Errno::SRCH { Ok(None) } else { Err(error.into()) }
+}
+
+/// The `macrack-agent` that holds the lock of this state directory, and that lock. Whatever else holds it, a test for
+/// instance, is no process of the chassis.
+fn agent(state_dir: &Path) -> io::Result<Option<(OwnedFd, File)>> {
     let path = state_dir.join("agent.lock");
-    let Ok(lock) = File::open(&path) else { return Ok(()) };
+    let Ok(lock) = File::open(&path) else { return Ok(None) };
     let text = fs::read_to_string(&path)?;
-    let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) else { return Ok(()) };
-    let process = match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(process) => process,
-        Err(rustix::io::Errno::SRCH) => return Ok(()),
-        Err(error) => return Err(error.into()),
-    };
+    let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) else { return Ok(None) };
+    let Some(process) = pidfd_open(pid, PidfdFlags::empty()).map(Some).or_else(ended)? else { return Ok(None) };
     let named = |name: String| name.trim() == "macrack-agent";
     if !fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero())).is_ok_and(named) {
-        return Ok(());
+        return Ok(None);
     }
     match lock.try_lock() {
         // it has ended, and its number may be another's by now
-        Ok(()) => return lock.unlock(),
-        Err(TryLockError::WouldBlock) => {}
-        Err(TryLockError::Error(error)) => return Err(error),
+        Ok(()) => lock.unlock().map(|()| None),
+        Err(TryLockError::WouldBlock) => Ok(Some((process, lock))),
+        Err(TryLockError::Error(error)) => Err(error),
     }
+}
+
+/// Kills that agent, and returns when it is gone.
+fn kill_agent(state_dir: &Path) -> io::Result<()> {
+    let Some((process, lock)) = agent(state_dir)? else { return Ok(()) };
     match pidfd_send_signal(process, Signal::KILL) {
         Err(error) if error != rustix::io::Errno::SRCH => return Err(error.into()),
         _ => {}

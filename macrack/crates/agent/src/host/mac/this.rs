@@ -8,9 +8,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use jiff::Timestamp;
+
 use super::parse::{self, SYSCTLS};
 use super::tool::run;
-use super::{ffi, processes};
+use super::{ffi, processes, shutdown, utmpx};
 use crate::doctor::Check;
 use crate::host::{Host, HostFacts, Unread, VmProcess, hostd_problem};
 
@@ -150,5 +152,10 @@ impl Host for Mac {
 
     fn machine_identifier(&self) -> io::Result<String> {
         macrack_vz::new_machine_identifier().map_err(|error| io::Error::other(error.to_string()))
+    }
+
+    fn going_down(&self) -> io::Result<bool> {
+        let logged = utmpx::newest()?;
+        Ok(shutdown::goes_down(logged.boot, logged.shutdown, Timestamp::now().as_second()))
     }
 }
