@@ -13,6 +13,7 @@ pub mod audit;
 pub mod cache;
 pub mod clock;
 pub mod feed;
+mod foreign;
 pub mod gather;
 pub mod image_store;
 pub mod leader;

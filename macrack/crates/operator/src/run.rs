@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use crate::{
     act::{Actor, Failure, resource},
+    foreign,
     gather::{self, Pass, Sources},
     queue::Queue,
     route::Work,
@@ -46,6 +47,7 @@ pub async fn work(sources: Sources, queue: Arc<Queue<Work>>) {
         let worker = worker.clone();
         workers.spawn(async move { worker.run().await });
     }
+    workers.spawn(async move { foreign::tell(&worker.sources, &worker.recorder).await });
     workers.join_all().await;
 }
 
@@ -201,7 +203,8 @@ impl Worker {
             let known = before.as_ref().map(|before| &before.reason);
             // a condition that is new and good is no news, but the summary of a new object is
             let news = |after: &Summary| {
-                known != Some(&after.reason) && (known.is_some() || !after.holds || *type_ == "Ready")
+                let first = known.is_none_or(|known| known == NOT_REPORTED && *type_ == "ClockInStep");
+                known != Some(&after.reason) && (!first || !after.holds || *type_ == "Ready")
             };
             if let Some(after) = after.filter(news) {
                 self.tell(pass, after).await;
@@ -237,7 +240,7 @@ impl Worker {
 }
 
 /// Some object of that kind.
-fn reference(kind: Kind) -> ObjectReference {
+pub(crate) fn reference(kind: Kind) -> ObjectReference {
     let resource = resource(kind);
     ObjectReference { api_version: Some(resource.api_version), kind: Some(resource.kind), ..ObjectReference::default() }
 }
@@ -274,12 +277,17 @@ fn is_trouble(reason: &str) -> bool {
         "ContentsDiffer",
         "ScriptFailed",
         "GuestNotHeard",
+        "ClockSkewed",
+        "ForeignPod",
     ];
     TROUBLE.contains(&reason)
 }
 
+/// What a Mac's clock is judged by before its agent has reported: the first word that it is right ends no skew.
+const NOT_REPORTED: &str = "AgentNotReported";
+
 /// Conditions of which each new reason is told as an event.
-const TOLD: &[&str] = &["Ready", "ContentsMatch", "RebootSettled"];
+const TOLD: &[&str] = &["Ready", "ContentsMatch", "RebootSettled", "ClockInStep"];
 
 struct Summary {
     holds: bool,

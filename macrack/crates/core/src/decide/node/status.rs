@@ -54,10 +54,20 @@ fn agent_ready(agent: Option<&AgentStatus>, kube_node: &Seen<Node>) -> Fact {
     match node_ready(node) {
         Some(("True", _)) => fact(true, Because::Heartbeating, "the agent reports and its Node is Ready"),
         Some((_, since)) => {
-            fact(false, Because::NodeNotReady, format!("its Node is not Ready since {}", rfc3339(since)))
+            let down = match shuts_down(node) {
+                true => ": the Mac is being shut down or restarted, and its VMs stop",
+                false => "",
+            };
+            fact(false, Because::NodeNotReady, format!("its Node is not Ready since {}{down}", rfc3339(since)))
         }
         None => fact(false, Because::NodeNotReady, "its Node has not reported yet"),
     }
+}
+
+/// Whether the agent said that its Mac goes down, before it did.
+fn shuts_down(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    conditions.iter().any(|c| c.type_ == "Ready" && c.status == "False" && c.reason.as_deref() == Some("NodeShutdown"))
 }
 
 /// The Node's Ready condition: its status, and since when.
