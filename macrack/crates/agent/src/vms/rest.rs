@@ -1,14 +1,29 @@
 //! Why a VM whose process has gone does not run: pure, from what the files say.
 
+use std::io;
+
 use macrack_wire::{ErrorClass, LastState, StopCause, VmState};
 
 use jiff::SignedDuration;
 
 use super::record::Record;
-use crate::life::Rest;
+use crate::life::{Life, Rest};
 
 /// Least time between two starts of a guest that shuts itself down.
 const RESTART_EVERY: SignedDuration = SignedDuration::from_secs(10);
+
+/// Where a VM is that has no whole disk, or of which nobody can tell; `None` for one that has. `described` says whether
+/// its description is there: what is half made is made anew from nothing, so it must not be taken for that by mistake.
+pub(super) fn without_disk(described: io::Result<bool>) -> Option<Life> {
+    match described {
+        Ok(true) => None,
+        Ok(false) => Some(Life::Partial { why: None, retry_at: None }),
+        Err(error) => Some(Life::AtRest(Rest::Failed(format!(
+            "its directory cannot be read, so it is neither started nor made anew: {error}; mend the disk of the Mac and \
+             restart the agent, or delete the instance"
+        )))),
+    }
+}
 
 /// Judges the end of a VM that has a disk and no process, in boot `boot_id`.
 pub(super) fn judge(record: &Record, last: Option<&LastState>, boot_id: &str) -> Rest {
@@ -92,6 +107,19 @@ mod tests {
         assert_eq!(counted, Rest::Ready, "the kernel of a new boot was not asked yet");
         let rebooted = judge(&record(), Some(&last(VmState::Running, None, None)), "later");
         assert_eq!(rebooted, Rest::HostRestarted);
+    }
+
+    #[test]
+    fn a_disk_of_which_nobody_can_tell_is_not_made_anew() {
+        assert_eq!(without_disk(Ok(true)), None);
+        assert_eq!(without_disk(Ok(false)), Some(Life::Partial { why: None, retry_at: None }));
+        let dir = tempfile::tempdir().unwrap();
+        let looped = dir.path().join("vm.json");
+        std::os::unix::fs::symlink(&looped, &looped).unwrap();
+        let Some(Life::AtRest(Rest::Failed(why))) = without_disk(looped.try_exists()) else {
+            panic!("the tenant's disk would be removed")
+        };
+        assert!(why.contains("neither started nor made anew"), "{why}");
     }
 
     #[test]

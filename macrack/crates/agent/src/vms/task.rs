@@ -375,8 +375,8 @@ impl Task {
         self.link = Link::None;
         self.stop_by = None;
         self.describe_facts();
-        if !self.dir.description().exists() {
-            self.enter(Life::Partial { why: None, retry_at: None });
+        if let Some(life) = rest::without_disk(self.dir.description().try_exists()) {
+            self.enter(life);
         } else {
             let last = self.dir.read_state().unwrap_or_else(|error| {
                 tracing::error!(%error, "the last state of a VM is unreadable");
