@@ -94,10 +94,7 @@ impl Client {
             let next = location.and_then(|location| resolve(&uri, location));
             let next = next.ok_or_else(|| Error::transient(request.what, "it is sent on to nowhere"))?;
             if uri.scheme_str() == Some("https") && next.scheme_str() != Some("https") {
-                return Err(Error::Invalid(format!(
-                    "{}: it is sent on from https to plain {next}; refused",
-                    request.what
-                )));
+                return Err(downgraded(request.what, &next));
             }
             uri = next;
         }
@@ -197,6 +194,12 @@ impl Client {
     }
 }
 
+/// A refusal to leave https. Of the place only the host is told: what stands behind it often opens it.
+fn downgraded(what: &str, place: &Uri) -> Error {
+    let host = place.host().unwrap_or_default();
+    Error::Invalid(format!("{what}: it is sent on from https to plain http://{host}; refused"))
+}
+
 /// An error with what is behind it, without repeating itself.
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut words = error.to_string();
@@ -209,4 +212,17 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         source = error.source();
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signed_place_is_not_told_to_whoever_reads_of_a_refusal() {
+        let place: Uri = "http://user:word@cdn.example/blob?X-Amz-Signature=abc".parse().unwrap();
+        let said = downgraded("sha256:ab of r.example/x", &place).to_string();
+        assert!(said.contains("http://cdn.example;"), "{said}");
+        assert!(!said.contains("abc") && !said.contains("word@"), "{said}");
+    }
 }
