@@ -225,12 +225,40 @@ async fn said_and_left_alone(stage: &Stage, mut mac: Mac) -> Result<()> {
     assert!(message(&status, "RebootSettled").contains("by hand"), "{status:?}");
     assert_eq!(mac.chassis.read()?.boots, 2, "one reboot command");
     assert!(stage.events(&mac).await?.iter().any(|reason| reason == "RebootTimedOut"));
-    // hands
+    // hands; and while it was away its one instance was deleted, so that no VM is to run in the new boot
+    stage.instances().delete("lost", &Default::default()).await?;
     mac.chassis.start_by_hand()?;
     refuse_starts(&mac, false)?;
     mac.comes_up()?;
-    stage.until("lost", Phase::Ready).await;
-    stage.until_node(&mac, "its tenant's again", |s| s.phase == Some(MacNodePhase::Leased)).await;
+    expect::until_gone(&stage.instances(), "lost", START).await;
+    let status = stage.until_node(&mac, "its tenant's again", |s| s.phase == Some(MacNodePhase::Leased)).await;
+    assert!(status.slots.is_empty() && status.agent.is_some_and(|a| a.vms.is_empty()), "the self test is nobody's VM");
+    let wiped = async || !mac.vm(macrack_agent::selftest::UID).path().exists();
+    expect::until_effective("the wipe of the self test", START, wiped).await;
+    assert_eq!(mac.chassis.live()?, 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn in_maintenance_what_runs_is_stopped_and_kept_and_runs_again_after_it() -> Result<()> {
+    let stage = Stage::set("drains", 36).await?;
+    let mac = stage.leased("DRAINS0001", "l").await?;
+    let uid = stage.ready("vm", "l").await?;
+    macrack_testkit::bin("kubectl-macrack")?;
+    let kubectl = async |args: &[&str]| stage.rack.plane.kubectl(args).await;
+    let alone = kubectl(&["patch", "mn", "drains0001", "--type=merge", "-p", r#"{"spec":{"drain":true}}"#]).await?;
+    assert!(alone.stderr.contains("[drain-in-maintenance]"), "{alone:?}");
+    let said = kubectl(&["macrack", "maintenance", "drains0001", "--on", "--drain"]).await?.success()?;
+    assert!(said.contains(&format!("stopped cleanly and kept: {}/vm", stage.ns.name())), "{said}");
+    stage.until("vm", Phase::Stopped).await;
+    assert_eq!(running(&mac)?, Vec::<String>::new());
+    let drained = stage.until_node(&mac, "drained", |s| message(s, "Ready").contains("nothing runs on it")).await;
+    assert_eq!((drained.slots.len(), drained.lease_ref.map(|r| r.name)), (1, Some("l".to_owned())));
+    let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(stage.admin.clone(), stage.ns.name());
+    assert!(pods.get_opt("macrack-vm-vm").await?.is_some(), "its placeholder keeps the Mac's place");
+    kubectl(&["macrack", "maintenance", "drains0001", "--off"]).await?.success()?;
+    stage.until("vm", Phase::Ready).await;
+    assert_eq!(running(&mac)?, [uid]);
     Ok(())
 }
 
@@ -254,7 +282,7 @@ async fn after_a_power_cut_what_is_to_run_runs_again_with_its_disk_and_what_is_t
     expect::until_seen(&stage.instances(), "on", "started again", START, again).await;
     assert_eq!(mac.vm(&on).read_description()?, identity);
     stage.until("off", Phase::Stopped).await;
-    assert_eq!(running(&mac)?, std::slice::from_ref(&on));
+    assert_eq!(running(&mac)?, [on.clone()]);
     let status = stage.until_node(&mac, "leased", |s| s.phase == Some(MacNodePhase::Leased)).await;
     assert_eq!((status.reboot, status.quarantine.len()), (None, 0), "an unasked reboot quarantines nothing");
     assert_eq!(status.slots.len(), 2, "{off} keeps its slot");
@@ -312,11 +340,11 @@ async fn a_vm_process_that_crashes_is_failed_with_its_reason_and_keeps_its_slot_
     let slots = |s: &MacNodeStatus| s.slots.iter().map(|slot| slot.uid.clone()).collect::<Vec<_>>();
     let status = stage.until_node(&mac, "leased", |s| s.phase == Some(MacNodePhase::Leased)).await;
     assert!(slots(&status).contains(&uid), "the slot of a failed VM is its own");
-    assert_eq!(running(&mac)?, std::slice::from_ref(&beside), "it is not started again by itself");
+    assert_eq!(running(&mac)?, [beside.clone()], "it is not started again by itself");
     stage.instances().delete("crashed", &Default::default()).await?;
     expect::until_gone(&stage.instances(), "crashed", START).await;
     let status = stage.until_node(&mac, "emptied", |s| s.slots.len() == 1).await;
-    assert_eq!(slots(&status), std::slice::from_ref(&beside));
+    assert_eq!(slots(&status), [beside.clone()]);
     assert!(!mac.vm(&uid).path().exists(), "wiped");
     assert_eq!(running(&mac)?, [beside]);
     Ok(())
