@@ -125,6 +125,41 @@ async fn a_pod_that_tolerates_everything_stays_pending_with_our_message() {
     assert_eq!(pod.status.unwrap().phase.as_deref(), Some("Pending"));
 }
 
+#[tokio::test]
+async fn a_daemon_set_that_tolerates_everything_stays_pending_with_our_message_until_it_leaves_macs_out() {
+    let world = world().await;
+    let tenant = world.tenant("daemons").await;
+    let node = node(&world).await;
+    let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "kubernetes.io/os", "operator": "NotIn", "values": ["darwin"]}]}]}}});
+    let set = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "logs", "namespace": tenant.ns()},
+        "spec": {"selector": {"matchLabels": {"app": "logs"}}, "template": {"metadata": {"labels": {"app": "logs"}}, "spec": {
+            "nodeSelector": {"macrack.io/serial": node}, "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "c", "image": "none"}]}}}});
+    accepts(create(&world.admin, &set).await);
+    let events: Api<Event> = Api::namespaced(world.admin.clone(), tenant.ns());
+    let told = async || {
+        let of_them = ListParams::default().fields("involvedObject.kind=Pod,reason=FailedScheduling");
+        let events = events.list(&of_them).await.unwrap();
+        let said = |event: &Event| {
+            let of_the_set = event.involved_object.name.as_deref().is_some_and(|name| name.starts_with("logs-"));
+            let message = event.message.as_deref().unwrap_or_default();
+            of_the_set && message.contains("[mac-reserved]") && message.contains("kubernetes.io/os NotIn darwin")
+        };
+        events.items.iter().any(said)
+    };
+    expect::until_effective("the scheduler's event with our message", SOON, told).await;
+    let pods: Api<Pod> = Api::namespaced(world.admin.clone(), tenant.ns());
+    let of_the_set = ListParams::default().labels("app=logs");
+    for pod in pods.list(&of_the_set).await.unwrap() {
+        assert_eq!(pod.spec.unwrap().node_name, None);
+    }
+    // the way out of the message
+    accepts(patch(&world.admin, &set, json!({"spec": {"template": {"spec": {"affinity": affinity}}}})).await);
+    let none = async || pods.list(&of_the_set).await.unwrap().items.is_empty();
+    expect::until_effective("the DaemonSet leaves Macs out", SOON, none).await;
+}
+
 async fn bind(client: &Client, namespace: &str, pod: &str, node: &str, old_form: bool) -> kube::Result<Value> {
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod, "namespace": namespace},
         "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
