@@ -7,6 +7,7 @@
 //! status it shows the client's own guess instead.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ const PROTOCOLS: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Between signs of life that are asked of a client: one that has gone without a word is seen by the second.
 const PING: Duration = Duration::from_secs(15);
+/// How long a client may take to close a session that has ended.
+const FAREWELL: Duration = Duration::from_secs(5);
 /// The longest message of a client.
 const MAX_MESSAGE: usize = 1024 * 1024;
 /// Input that waits for the guest beyond the window; then no more is read of the client.
@@ -100,25 +103,51 @@ async fn open(dir: &VmDir, session: Session) -> Result<(Reader<UnixStream>, Writ
 
 /// Both directions, until either ends; the guest sees the end of the connection and kills the command.
 async fn run(
-    from_client: SplitStream<WebSocket>,
+    mut from_client: SplitStream<WebSocket>,
     to_client: SplitSink<WebSocket, Message>,
     reader: Reader<UnixStream>,
     writer: Writer<UnixStream>,
     streams: Streams,
 ) {
     let (took, taken) = mpsc::unbounded_channel();
-    tokio::select! {
-        ended = outward(to_client, reader, streams, took) => {
-            if let Err(error) = ended {
-                tracing::debug!(%error, "a session ended");
+    let mut outward = pin!(outward(to_client, reader, streams, took));
+    let ended = tokio::select! {
+        ended = &mut outward => ended,
+        left = inward(&mut from_client, writer, taken) => match left {
+            // a command that has ended takes no input; that it has, and how, is still on its way to the client
+            Err(Left::Guest(error)) => {
+                tracing::debug!(%error, "a guest takes no more input");
+                outward.await
             }
+            Err(Left::Client(error)) => return tracing::debug!(%error, "a client's part of a session ended"),
+            Ok(()) => return,
         }
-        ended = inward(from_client, writer, taken) => {
-            if let Err(error) = ended {
-                tracing::debug!(%error, "a client's part of a session ended");
-            }
-        }
+    };
+    match ended {
+        Ok(()) => farewell(&mut from_client).await,
+        Err(error) => tracing::debug!(%error, "a session ended"),
     }
+}
+
+/// Waits for the client to close too. A connection that is closed while something of the client's is unread is reset, and
+/// with it goes what the client has not read yet: how the command ended.
+async fn farewell(from_client: &mut SplitStream<WebSocket>) {
+    let closed = async {
+        while let Some(Ok(message)) = from_client.next().await
+            && !matches!(message, Message::Close(_))
+        {}
+    };
+    if tokio::time::timeout(FAREWELL, closed).await.is_err() {
+        tracing::debug!("a client did not close its session");
+    }
+}
+
+/// What a client's part of a session ended with.
+enum Left {
+    /// Its messages, or its guest's accounts of them, make no sense.
+    Client(String),
+    /// Nothing can be sent to the guest.
+    Guest(WireError),
 }
 
 async fn outward(
@@ -200,18 +229,19 @@ fn asked(message: Message) -> Result<Asked, String> {
 }
 
 async fn inward(
-    mut from: SplitStream<WebSocket>,
+    from: &mut SplitStream<WebSocket>,
     mut writer: Writer<UnixStream>,
     mut taken: mpsc::UnboundedReceiver<u32>,
-) -> Result<(), String> {
-    let words = |error: WireError| error.to_string();
+) -> Result<(), Left> {
+    let wrong = |error: WireError| Left::Client(error.to_string());
     let (mut pending, mut waiting) = (VecDeque::<Bytes>::new(), 0_usize);
     let (mut credit, mut ends) = (Credit::default(), false);
     loop {
         tokio::select! {
             message = from.next(), if waiting < MAX_PENDING && pending.len() < MAX_WAITING => {
                 let Some(message) = message else { return Ok(()) };
-                match asked(message.map_err(|error| error.to_string())?)? {
+                let message = message.map_err(|error| Left::Client(error.to_string()))?;
+                match asked(message).map_err(Left::Client)? {
                     Asked::Input(bytes) if !ends => {
                         waiting += bytes.len();
                         pending.push_back(bytes);
@@ -220,14 +250,14 @@ async fn inward(
                     Asked::EndOfInput => {
                         ends = true;
                         if pending.is_empty() {
-                            writer.send(&Frame::EndOfInput).await.map_err(words)?;
+                            writer.send(&Frame::EndOfInput).await.map_err(Left::Guest)?;
                         }
                     }
-                    Asked::Resize(size) => writer.send(&Frame::Resize(size)).await.map_err(words)?,
+                    Asked::Resize(size) => writer.send(&Frame::Resize(size)).await.map_err(Left::Guest)?,
                     Asked::Gone => return Ok(()),
                 }
             }
-            Some(count) = taken.recv() => credit.earn(count).map_err(words)?,
+            Some(count) = taken.recv() => credit.earn(count).map_err(wrong)?,
         }
         let had = !pending.is_empty();
         while let Some(mut bytes) = pending.pop_front() {
@@ -238,16 +268,16 @@ async fn inward(
             }
             let chunk = bytes.split_to(bytes.len().min(most));
             waiting -= chunk.len();
-            credit.spend(chunk.len()).map_err(words)?;
+            credit.spend(chunk.len()).map_err(wrong)?;
             if !bytes.is_empty() {
                 pending.push_front(bytes);
             }
             if !chunk.is_empty() {
-                writer.send(&Frame::Input(chunk)).await.map_err(words)?;
+                writer.send(&Frame::Input(chunk)).await.map_err(Left::Guest)?;
             }
         }
         if had && pending.is_empty() && ends {
-            writer.send(&Frame::EndOfInput).await.map_err(words)?;
+            writer.send(&Frame::EndOfInput).await.map_err(Left::Guest)?;
         }
     }
 }
