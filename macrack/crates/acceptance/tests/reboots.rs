@@ -188,12 +188,17 @@ async fn never_returns(stage: &Stage) -> Result<Mac> {
 /// The policy has approved two within a day.
 async fn an_admin_approves_what_the_budget_does_not(stage: &Stage) -> Result<()> {
     let mut mac = stage.leased("STICKS0003", "c").await?;
-    refuse_starts(&mac, true)?;
-    stage.create("patient", "c").await?;
+    mac.chassis.set_fault(Fault::StickCounter(true))?;
+    for name in ["patient", "brief"] {
+        stage.ready(name, "c").await?;
+    }
+    stage.instances().delete("brief", &Default::default()).await?;
+    expect::until_gone(&stage.instances(), "brief", START).await;
+    stage.create("late", "c").await?;
     let waits = |s: &MacNodeStatus| reason(s, "RebootSettled") == "AwaitsApproval";
     let status = stage.until_node(&mac, "waiting for an admin", waits).await;
     assert!(message(&status, "RebootSettled").contains("budget (quota.budget) is 2"), "{status:?}");
-    let token = status.reboot.context("a request")?.requested_at.0.to_string();
+    let token = status.reboot.clone().context("a request")?.requested_at.0.to_string();
 
     let kubectl = async |args: &[&str]| stage.rack.plane.kubectl(&[&["macrack", "reboot"], args].concat()).await;
     macrack_testkit::bin("kubectl-macrack")?;
@@ -204,16 +209,42 @@ async fn an_admin_approves_what_the_budget_does_not(stage: &Stage) -> Result<()>
     let stale = kubectl(&["sticks0003", "--approve", "2026-01-01T00:00:00Z"]).await?;
     assert!(!stale.status.success() && stale.stderr.contains("another request"), "{stale:?}");
     assert_eq!(mac.chassis.read()?.boots, 1, "nobody has approved it");
+    mac.chassis.set_fault(Fault::StickOverReboot(true))?;
     kubectl(&["sticks0003", "--approve", &token]).await?.success()?;
     mac.goes_down(1, START).await?;
-    refuse_starts(&mac, false)?;
     mac.comes_up()?;
-    stage.until("patient", Phase::Ready).await;
+    let token = stuck_again(stage, &mac, &status).await?;
+    mac.chassis.set_fault(Fault::StickCounter(false))?;
+    mac.chassis.set_fault(Fault::StickOverReboot(false))?;
+    kubectl(&["sticks0003", "--approve", &token]).await?.success()?;
+    mac.goes_down(2, START).await?;
+    mac.comes_up()?;
+    for name in ["patient", "late"] {
+        stage.until(name, Phase::Ready).await;
+    }
     let after = stage.until_node(&mac, "its tenant's again", |s| s.phase == Some(MacNodePhase::Leased)).await;
     assert_eq!(after.reboot.and_then(|r| r.approved_by), Some(Approver::Admin));
     let again = kubectl(&["sticks0003"]).await?;
     assert!(again.stderr.contains("nothing asks for a reboot"), "{again:?}");
     Ok(())
+}
+
+/// The first reboot did not free the counter: the same quarantine, now of the new boot, and another request, which the
+/// old approval does not cover.
+async fn stuck_again(stage: &Stage, mac: &Mac, before: &MacNodeStatus) -> Result<String> {
+    let (boot, first) = (mac.chassis.boot_id()?, before.reboot.clone().context("a request")?.requested_at);
+    let other = |s: &MacNodeStatus| {
+        let asked = s.reboot.as_ref().is_some_and(|reboot| reboot.requested_at > first);
+        asked && reason(s, "RebootSettled") == "AwaitsApproval"
+    };
+    let status = stage.until_node(mac, "stuck again and waiting for an admin", other).await;
+    let entry = |s: &MacNodeStatus| s.quarantine.first().cloned().context("an entry");
+    let (was, is) = (entry(before)?, entry(&status)?);
+    assert_eq!((is.reason, is.since, is.boot_id), (was.reason, was.since, boot), "one quarantine over both boots");
+    assert_eq!((mac.chassis.live()?, mac.chassis.running()?.len()), (2, 0), "two are counted and none runs");
+    assert_eq!(mac.chassis.read()?.boots, 2, "one approval, one reboot");
+    assert!(message(&status, "RebootSettled").contains("which is another request"), "{status:?}");
+    Ok(status.reboot.context("a request")?.requested_at.0.to_string())
 }
 
 async fn said_and_left_alone(stage: &Stage, mut mac: Mac) -> Result<()> {
@@ -231,8 +262,12 @@ async fn said_and_left_alone(stage: &Stage, mut mac: Mac) -> Result<()> {
     refuse_starts(&mac, false)?;
     mac.comes_up()?;
     expect::until_gone(&stage.instances(), "lost", START).await;
-    let status = stage.until_node(&mac, "its tenant's again", |s| s.phase == Some(MacNodePhase::Leased)).await;
-    assert!(status.slots.is_empty() && status.agent.is_some_and(|a| a.vms.is_empty()), "the self test is nobody's VM");
+    let empty = |s: &MacNodeStatus| {
+        let vms = s.agent.as_ref().map(|agent| agent.vms.as_slice()).unwrap_or_default();
+        assert!(vms.iter().all(|vm| vm.uid != macrack_agent::selftest::UID), "the self test is nobody's VM");
+        s.phase == Some(MacNodePhase::Leased) && s.slots.is_empty() && vms.is_empty()
+    };
+    stage.until_node(&mac, "its tenant's again and empty", empty).await;
     let wiped = async || !mac.vm(macrack_agent::selftest::UID).path().exists();
     expect::until_effective("the wipe of the self test", START, wiped).await;
     assert_eq!(mac.chassis.live()?, 0);
