@@ -169,6 +169,10 @@ fn way_out(reason: &str) -> Option<&'static str> {
         "SerialMismatch" => "Compare the board and the bootstrap file with spec.serial.",
         "WipeFailed" => "See on the Mac what is left in the agent's state directory; clear it by hand once nothing is.",
         "ForeignVM" => "End the other virtualization app on the Mac; the quarantine ends by itself then.",
+        "StopsFirst" | "Rebooting" | "AwaitsSelfTest" => {
+            "It goes on by itself; kubectl macrack reboot shows how far it is."
+        }
+        "Draining" => "kubectl macrack maintenance --off ends it, and what was stopped for it runs again.",
         "NotWiped" | "Reconciling" => "It can be leased by itself after that; nothing shortens it.",
         "Deleting" => "Create it anew once it is gone.",
         // MacNodeLease
@@ -204,6 +208,7 @@ fn instance_way_out(reason: &str) -> Option<&'static str> {
             "Its state is known again when the Mac answers; the platform team can retire a Mac that is dead."
         }
         "ClassNotFound" => "Make it anew with a class that exists.",
+        "HostTooOld" => "It starts by itself once that Mac's macOS is upgraded; only the platform team can do it.",
         "DoesNotFit" => "Its class is fixed: make it anew with a smaller one.",
         "WaitingForScheduler" => {
             "It goes on by itself; if it stays so, the Mac's Node is cordoned or not Ready: ask the platform team."

@@ -27,6 +27,10 @@ const SAID: &[&str] = &[
     "ChassisRetired",
     "NotFound",
     "StoreUnreachable",
+    "NotPrepared",
+    "AwaitsApproval",
+    "RebootTimedOut",
+    "ClockSkewed",
 ];
 /// Reasons that stand where nothing is waited for, or never on Ready.
 const FINE: &[&str] = &[
@@ -55,6 +59,9 @@ const FINE: &[&str] = &[
     "ScriptFailed",
     "NotYet",
     "Resolved",
+    "InStep",
+    "AsDeclared",
+    "ContentsDiffer",
 ];
 
 #[test]
