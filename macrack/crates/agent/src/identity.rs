@@ -44,11 +44,13 @@ use token::{Claims, Failures, With};
 
 /// Seconds that a token is asked for: what the policies allow at most.
 const TOKEN_SECONDS: i64 = 86_400;
+/// The shortest time between two tokens.
+const BETWEEN: Duration = Duration::from_secs(2);
 /// The longest that one request for a token may take.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// The longest pause between attempts; of a Mac that waits for its Node an admin sees no more of it than that.
 const PAUSE: Duration = Duration::from_secs(5);
-/// The same, once both tokens were refused: nothing but an admin changes that, and a rack full of such Macs must not
+/// The same pause, once both tokens were refused: nothing but an admin changes that, and a rack full of such Macs must not
 /// storm the API server.
 const NOBODY_PAUSE: Duration = Duration::from_secs(60);
 /// Between looks at the bootstrap file in such a pause.
@@ -244,7 +246,13 @@ impl Identity {
                     backoff = Backoff::new(Duration::from_millis(200), PAUSE);
                     failures = Failures::default();
                     self.is_nobody(None);
+                    let taken = Instant::now();
                     with = until_due(&claims, &self.credential.refused, &mut node).await;
+                    // one that is refused as soon as it is given, as by API servers of two keys, is no reason to mint
+                    // them without pause
+                    if let Some(early) = BETWEEN.checked_sub(taken.elapsed()) {
+                        self.pause(early).await;
+                    }
                 }
                 Err(error) => {
                     let (refused, has_own) = (with, self.claims.is_some());

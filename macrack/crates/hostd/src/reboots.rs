@@ -7,11 +7,14 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use macrack_wire::Refusal;
 use macrack_wire::layout::{read_json, write_json};
 use macrack_wire::message::RefusalKind;
 use serde::{Deserialize, Serialize};
+
+/// A request may be so far ahead of this host's clock: clocks differ, by less than a day.
+const FARTHEST: SignedDuration = SignedDuration::from_hours(24);
 
 /// The note on disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +53,14 @@ impl Reboots {
         reboot: impl FnOnce() -> io::Result<()>,
     ) -> Result<(), Refusal> {
         let before = self.read()?;
+        let ahead = requested_at.duration_since(now);
+        if ahead > FARTHEST {
+            return Err(Refusal::denied(format!(
+                "the reboot requested at {requested_at} lies more than {} h ahead of this host's clock ({now}), and once \
+                 used would make every later request stale; set the clock, or request it again",
+                FARTHEST.as_hours()
+            )));
+        }
         if let Some(last) = before.requested_at
             && requested_at <= last
         {
@@ -124,6 +135,17 @@ mod tests {
         assert!(stale.kind == RefusalKind::Repeated && stale.message.contains("is stale"), "{stale}");
         assert_eq!(ask(11), Ok(()));
         assert_eq!(begun, 2);
+    }
+
+    #[test]
+    fn a_request_from_the_far_future_cannot_make_all_later_ones_stale() {
+        let dir = tempfile::tempdir().unwrap();
+        let reboots = Reboots::new(dir.path().join("reboots.json"));
+        let day = 24 * 3600;
+        let refused = reboots.once(at(100 + day + 1), at(100), || panic!("it rebooted")).unwrap_err();
+        assert!(refused.message.contains("more than 24 h ahead"), "{refused}");
+        assert_eq!(reboots.once(at(50), at(100), || Ok(())), Ok(()), "nothing was noted");
+        assert_eq!(reboots.once(at(100 + day), at(100), || Ok(())), Ok(()), "a day ahead is not too far");
     }
 
     #[test]

@@ -121,11 +121,21 @@ async fn judge(
     ]);
     let Ok(patch) = serde_json::from_value(patch) else { return true };
     match api.patch_approval(&name, &PatchParams::default(), &Patch::Json::<()>(patch)).await {
-        Ok(_) => tracing::info!(csr = name, type_, message, "a request for a serving certificate is decided"),
-        // its next state arrives by the watch
-        Err(error) => tracing::warn!(csr = name, %error, "a decision about a certificate was not taken"),
+        Ok(_) => {
+            tracing::info!(csr = name, type_, message, "a request for a serving certificate is decided");
+            true
+        }
+        Err(error) => {
+            tracing::warn!(csr = name, %error, "a decision about a certificate was not taken");
+            is_final(&error)
+        }
     }
-    true
+}
+
+/// Whether asking again would be answered the same: the request has changed, and its next state arrives by the watch,
+/// or the right is missing. What the network or a busy API server said is no answer.
+fn is_final(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429)
 }
 
 fn gather(world: &World, csr: &CertificateSigningRequest) -> Facts {
@@ -267,6 +277,22 @@ mod tests {
         for broken in [&b"nothing"[..], b"", &pem.as_bytes()[..pem.len() / 2]] {
             assert!(content(broken).is_err());
         }
+    }
+
+    #[test]
+    fn a_decision_that_could_not_be_written_is_written_again_and_one_that_was_refused_is_not() {
+        let api = |code: u16| {
+            let mut status = kube::core::Status::failure("no", "Test");
+            status.code = code;
+            kube::Error::Api(Box::new(status))
+        };
+        for (code, last) in
+            [(403, true), (404, true), (409, true), (422, true), (429, false), (500, false), (503, false)]
+        {
+            assert_eq!(is_final(&api(code)), last, "{code}");
+        }
+        let cut = kube::Error::Service(Box::new(std::io::Error::other("connection reset")));
+        assert!(!is_final(&cut));
     }
 
     #[test]
