@@ -95,11 +95,7 @@ pub fn placeholder(slot: &Slot, pod: &Seen<Pod>, node: &str) -> Placeholder {
 }
 
 /// The placeholder, when it is this slot's own and bound here, being deleted or not.
-pub fn placeholder_of<'a>(
-    slot: &Slot,
-    seen: &'a Seen<Pod>,
-    node: &str,
-) -> Option<&'a Pod> {
+pub fn placeholder_of<'a>(slot: &Slot, seen: &'a Seen<Pod>, node: &str) -> Option<&'a Pod> {
     let pod = seen.present()?;
     let ours = pod.labels().get(names::LABEL_INSTANCE) == Some(&slot.uid);
     let here = pod.spec.as_ref()?.node_name.as_deref() == Some(node);

@@ -222,7 +222,9 @@ mod tests {
     fn a_token_lives_between_ten_minutes_and_a_year() {
         assert_eq!(token_life("90m"), Ok(Span(5400)));
         assert_eq!(token_life("720h"), Ok(Span(30 * 24 * 3600)));
-        for (text, why) in [("30d", "24h, 90m, 1h30m"), ("9m", "10m to 8784h"), ("8785h", "no duration"), ("-1h", "24h")] {
+        for (text, why) in
+            [("30d", "24h, 90m, 1h30m"), ("9m", "10m to 8784h"), ("8785h", "no duration"), ("-1h", "24h")]
+        {
             let refused = token_life(text).unwrap_err();
             assert!(refused.contains(why), "{text}: {refused}");
         }

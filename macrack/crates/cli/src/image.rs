@@ -132,7 +132,8 @@ impl Push {
         let bundle = dir.read().with_context(|| {
             format!("{} is no bundle: a folder with disk.img, aux.img and bundle.json is wanted", self.bundle.display())
         })?;
-        let disk_bytes = std::fs::metadata(dir.disk()).with_context(|| format!("look at {}", dir.disk().display()))?.len();
+        let disk_bytes =
+            std::fs::metadata(dir.disk()).with_context(|| format!("look at {}", dir.disk().display()))?.len();
         if disk_bytes != bundle.disk_bytes {
             bail!(
                 "{} has {disk_bytes} bytes, bundle.json says {}: correct diskBytes if the disk was resized on purpose",
@@ -178,7 +179,8 @@ impl Push {
 /// `26`, `26.1`, `26.1.1`: as the schema of MacOSImage takes it.
 fn is_release(version: &str) -> bool {
     let parts: Vec<&str> = version.split('.').collect();
-    parts.len() <= 4 && parts.iter().all(|part| (1..=4).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit()))
+    parts.len() <= 4
+        && parts.iter().all(|part| (1..=4).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// The VM for Tart, which wants an identity; each clone of a golden gets one of its own.
@@ -329,9 +331,15 @@ mod tests {
 
     #[test]
     fn a_release_is_numbers_and_dots() {
-        for (version, is) in
-            [("26", true), ("26.1", true), ("26.1.1", true), ("26.1b2", false), ("", false), ("26.", false), ("v26", false)]
-        {
+        for (version, is) in [
+            ("26", true),
+            ("26.1", true),
+            ("26.1.1", true),
+            ("26.1b2", false),
+            ("", false),
+            ("26.", false),
+            ("v26", false),
+        ] {
             assert_eq!(is_release(version), is, "{version}");
         }
     }

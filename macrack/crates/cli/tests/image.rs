@@ -38,7 +38,8 @@ async fn a_bundle_is_pushed_in_seconds_gives_an_image_to_apply_and_is_not_sent_t
     let registry = Registry::start(RegistryOptions::default()).await?;
     let dir = tempfile::tempdir()?;
     let bundle = bundle(dir.path(), 5 * GIB)?;
-    let (path, target) = (bundle.path().display().to_string(), format!("{}/golden/tahoe-xcode26:26.1", registry.address()));
+    let (path, target) =
+        (bundle.path().display().to_string(), format!("{}/golden/tahoe-xcode26:26.1", registry.address()));
     let push = ["image", "push", &path, &target, "--xcode-version", "26.1", "--guest-agent-version", "0.1.0"];
     let pushed = macrack(&push)?;
     let (yaml, said) = (String::from_utf8(pushed.stdout)?, String::from_utf8(pushed.stderr)?);

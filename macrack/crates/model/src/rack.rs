@@ -221,12 +221,7 @@ impl World {
     }
 
     /// A contested write on the MacNode with that uid: tests it and the holder, then the schema judges.
-    fn patch(
-        &mut self,
-        (n, uid): (u8, Uid),
-        lease: Option<Uid>,
-        change: impl FnOnce(&mut Mac),
-    ) -> Result<(), Refused> {
+    fn patch(&mut self, (n, uid): (u8, Uid), lease: Option<Uid>, change: impl FnOnce(&mut Mac)) -> Result<(), Refused> {
         let old = self.mac(n).filter(|m| m.uid == uid).ok_or(Refused)?;
         if lease.is_some() && lease != old.lease.map(|r| r.lease) {
             return Err(Refused);

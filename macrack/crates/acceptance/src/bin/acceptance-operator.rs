@@ -52,7 +52,10 @@ async fn main() -> Result<()> {
         None => plain.clone(),
         Some(writes) => {
             let deadly = Deadly { left: Arc::new(AtomicUsize::new(writes)) };
-            ClientBuilder::try_from(Config::infer().await?)?.with_layer(&deadly).with_layer(&macrack_thin::thin()).build()
+            ClientBuilder::try_from(Config::infer().await?)?
+                .with_layer(&deadly)
+                .with_layer(&macrack_thin::thin())
+                .build()
         }
     };
     let hours = SignedDuration::from_hours;

@@ -402,7 +402,8 @@ pub(super) async fn wipe(dir: VmDir) -> io::Result<WipeReceipt> {
     let journal = blocking(move || begin(&first, Timestamp::now())).await?;
     let left = blocking(move || {
         // while its property list is still there
-        macrack_vm::launch::forget(&second).map_err(|error| io::Error::new(error.kind(), format!("its job: {error}")))?;
+        macrack_vm::launch::forget(&second)
+            .map_err(|error| io::Error::new(error.kind(), format!("its job: {error}")))?;
         destroy(&second, &mut |_| Ok(()))
     })
     .await?;

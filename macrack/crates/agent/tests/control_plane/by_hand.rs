@@ -412,7 +412,12 @@ fn objects(name: &str, serial: &str, ns: &str, golden: &Reference) -> String {
             rule("rack.macrack.io", "macnodes/status", &[name], &["get", "patch"]),
             rule("", "nodes", &[&node], &read),
             rule("", "nodes/status", &[&node], &["get", "patch"]),
-            rule("certificates.k8s.io", "certificatesigningrequests", &[&names::serving_request(name)], &["get", "list", "watch", "delete"]),
+            rule(
+                "certificates.k8s.io",
+                "certificatesigningrequests",
+                &[&names::serving_request(name)],
+                &["get", "list", "watch", "delete"]
+            ),
         ]),
     ));
     items.extend(grant(&enroll, None, json!([rule("", "nodes", &[&node], &["get"])])));

@@ -295,7 +295,8 @@ mod tests {
         let of = |class: &str| -> MacOSInstance {
             let spec = json!({ "leaseName": "l", "instanceClassName": class, "imageName": "i" });
             serde_json::from_value(json!({ "apiVersion": "instance.macrack.io/v1alpha1", "kind": "MacOSInstance",
-                "metadata": { "name": "x" }, "spec": spec })).unwrap()
+                "metadata": { "name": "x" }, "spec": spec }))
+            .unwrap()
         };
         let sizes = named(&cache, [of("small"), of("small"), of("gone"), of("huge")].iter());
         assert_eq!(sizes.into_keys().collect::<Vec<_>>(), ["huge", "small"]);

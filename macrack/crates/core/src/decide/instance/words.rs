@@ -4,8 +4,8 @@ use kube::ResourceExt;
 use macrack_api::{
     condition::ConditionStatus,
     instance::macos_instance::{
-        FirstBootState, MacOSInstanceCondition as Is, MacOSInstancePhase as Phase,
-        MacOSInstanceReason as Because, PowerState,
+        FirstBootState, MacOSInstanceCondition as Is, MacOSInstancePhase as Phase, MacOSInstanceReason as Because,
+        PowerState,
     },
     names,
     rack::node::{Order, VmState},
