@@ -317,7 +317,7 @@ async fn after_a_power_cut_what_is_to_run_runs_again_with_its_disk_and_what_is_t
     expect::until_seen(&stage.instances(), "on", "started again", START, again).await;
     assert_eq!(mac.vm(&on).read_description()?, identity);
     stage.until("off", Phase::Stopped).await;
-    assert_eq!(running(&mac)?, [on.clone()]);
+    assert_eq!(running(&mac)?, std::slice::from_ref(&on));
     let status = stage.until_node(&mac, "leased", |s| s.phase == Some(MacNodePhase::Leased)).await;
     assert_eq!((status.reboot, status.quarantine.len()), (None, 0), "an unasked reboot quarantines nothing");
     assert_eq!(status.slots.len(), 2, "{off} keeps its slot");
@@ -375,11 +375,11 @@ async fn a_vm_process_that_crashes_is_failed_with_its_reason_and_keeps_its_slot_
     let slots = |s: &MacNodeStatus| s.slots.iter().map(|slot| slot.uid.clone()).collect::<Vec<_>>();
     let status = stage.until_node(&mac, "leased", |s| s.phase == Some(MacNodePhase::Leased)).await;
     assert!(slots(&status).contains(&uid), "the slot of a failed VM is its own");
-    assert_eq!(running(&mac)?, [beside.clone()], "it is not started again by itself");
+    assert_eq!(running(&mac)?, std::slice::from_ref(&beside), "it is not started again by itself");
     stage.instances().delete("crashed", &Default::default()).await?;
     expect::until_gone(&stage.instances(), "crashed", START).await;
     let status = stage.until_node(&mac, "emptied", |s| s.slots.len() == 1).await;
-    assert_eq!(slots(&status), [beside.clone()]);
+    assert_eq!(slots(&status), std::slice::from_ref(&beside));
     assert!(!mac.vm(&uid).path().exists(), "wiped");
     assert_eq!(running(&mac)?, [beside]);
     Ok(())
