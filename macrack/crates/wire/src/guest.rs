@@ -190,7 +190,7 @@ impl GuestReport {
 
 /// What moves a terminal's cursor, or the text around it: control characters, and the invisible ones that
 /// change the direction of writing (Unicode's bidirectional controls and their like).
-fn unsayable(c: char) -> bool {
+pub(crate) fn unsayable(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }

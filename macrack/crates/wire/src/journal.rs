@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::guest::unsayable;
+
 /// The most bytes of a journal.
 pub const MAX_FILE: u64 = 4 * 1024 * 1024;
 /// The most bytes of one line, its time included; the rest of it begins another.
@@ -73,8 +75,8 @@ impl Journal {
         for line in text.lines() {
             for piece in pieces(line, MAX_LINE - 64) {
                 lines.push_str(&format!("{} {} ", stamp(now), source.word()));
-                // a terminal that shows it obeys no command in it
-                lines.extend(piece.chars().filter(|c| !c.is_control() || *c == '\t'));
+                // a terminal that shows it obeys no command in it, and shows it in the order in which it stands
+                lines.extend(piece.chars().filter(|c| !unsayable(*c) || *c == '\t'));
                 lines.push('\n');
             }
         }
@@ -212,7 +214,7 @@ mod tests {
         let mut journal = Journal::open(&path).unwrap();
         journal.add(at(0), Source::Vm, "the VM starts").unwrap();
         journal.add(at(10), Source::FirstBoot, "one\ntwo").unwrap();
-        journal.add(at(20), Source::Vm, "\u{1b}[31mthe guest\u{7} is ready").unwrap();
+        journal.add(at(20), Source::Vm, "\u{1b}[31mthe guest\u{7} is \u{202e}ready").unwrap();
         let bytes = read(&path).unwrap();
         let shown = |wanted: Wanted| String::from_utf8(wanted.select(&bytes)).unwrap();
         let all = Wanted::default();

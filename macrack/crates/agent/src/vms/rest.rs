@@ -25,8 +25,20 @@ pub(super) fn without_disk(described: io::Result<bool>) -> Option<Life> {
     }
 }
 
+/// Where a VM is that has a disk and no process. A last state that cannot be read is not one that was never written:
+/// what became of the VM is then not known, and it is not started over it.
+pub(super) fn of(record: &Record, last: io::Result<Option<LastState>>, boot_id: &str) -> Rest {
+    match last {
+        Ok(last) => judge(record, last.as_ref(), boot_id),
+        Err(error) => Rest::Failed(format!(
+            "how its VM ended cannot be read, so it is not started: {error}; mend or remove the file and restart the \
+             agent, or delete the instance"
+        )),
+    }
+}
+
 /// Judges the end of a VM that has a disk and no process, in boot `boot_id`.
-pub(super) fn judge(record: &Record, last: Option<&LastState>, boot_id: &str) -> Rest {
+fn judge(record: &Record, last: Option<&LastState>, boot_id: &str) -> Rest {
     if record.stopped_by_order || record.starts == 0 {
         return Rest::Ready;
     }
@@ -107,6 +119,14 @@ mod tests {
         assert_eq!(counted, Rest::Ready, "the kernel of a new boot was not asked yet");
         let rebooted = judge(&record(), Some(&last(VmState::Running, None, None)), "later");
         assert_eq!(rebooted, Rest::HostRestarted);
+    }
+
+    #[test]
+    fn a_last_state_that_cannot_be_read_starts_nothing_by_itself_after_a_reboot() {
+        let spoiled = || Err(io::Error::new(io::ErrorKind::InvalidData, "state.json: expected value"));
+        let Rest::Failed(why) = of(&record(), spoiled(), "later") else { panic!("it starts over what it cannot read") };
+        assert!(why.contains("state.json") && why.contains("or delete the instance"), "{why}");
+        assert_eq!(of(&record(), Ok(None), "later"), Rest::HostRestarted, "never written is another matter");
     }
 
     #[test]

@@ -378,16 +378,12 @@ impl Task {
         if let Some(life) = rest::without_disk(self.dir.description().try_exists()) {
             self.enter(life);
         } else {
-            let last = self.dir.read_state().unwrap_or_else(|error| {
-                tracing::error!(%error, "the last state of a VM is unreadable");
-                None
-            });
-            if let Some(last) = &last {
+            let last = self.dir.read_state();
+            if let Ok(Some(last)) = &last {
                 let report = last.report.clone();
                 self.facts.send_modify(|facts| facts.report = Some(report));
             }
-            let rest = rest::judge(&self.record, last.as_ref(), &self.around.boot_id);
-            self.enter(Life::AtRest(rest));
+            self.enter(Life::AtRest(rest::of(&self.record, last, &self.around.boot_id)));
         }
         if self.wipe.is_some() {
             self.wipe().await;

@@ -131,7 +131,11 @@ impl Journal {
                 what: what.word().to_owned(),
                 count: i64::try_from(amount.count).unwrap_or(i64::MAX),
                 bytes: i64::try_from(amount.bytes).unwrap_or(i64::MAX),
-                verified_by: what.verified_by().to_owned(),
+                verified_by: match what {
+                    // nothing was looked for, and a receipt says so
+                    What::DhcpLeases if self.mac_addresses.is_empty() => "no guest ever had an address".to_owned(),
+                    what => what.verified_by().to_owned(),
+                },
             })
         };
         Some(WipeReceipt {
@@ -284,7 +288,11 @@ fn read(dir: &VmDir) -> io::Result<Option<Journal>> {
     match read_json(&journal_of(dir, &uid_of(dir))) {
         Ok(journal) => Ok(Some(journal)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        // it may hold the guest's address, which its removed description does not tell any more
+        Err(error) => Err(io::Error::new(
+            error.kind(),
+            format!("{error}; mend the file, or strike the guest out of the host's DHCP leases by hand and remove it"),
+        )),
     }
 }
 
@@ -458,7 +466,7 @@ pub fn wipes(wipes: &Path) -> io::Result<Wipes> {
             Ok(Some(receipt)) => drop(found.done.insert(uid.to_owned(), receipt)),
             Ok(None) => found.unfinished.push(uid.to_owned()),
             Err(error) => {
-                tracing::error!(%error, "the journal of a wipe cannot be read; it is begun again");
+                tracing::error!(%error, "the journal of a wipe cannot be read; until it can be, or is removed, that wipe does not end");
                 found.unfinished.push(uid.to_owned());
             }
         }

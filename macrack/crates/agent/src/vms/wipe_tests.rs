@@ -253,3 +253,20 @@ fn a_file_that_is_not_ones_own_is_told_with_the_reason_and_the_rest_goes_all_the
     assert!(refused.contains("late"), "{refused}");
     assert!(!bench.dir.path().join("disk.img").exists());
 }
+
+#[test]
+fn a_receipt_does_not_claim_to_have_looked_for_the_lease_of_a_guest_without_an_address() {
+    let verified = |mac_addresses: Vec<MacAddress>| {
+        let journal = Journal {
+            started_at: Timestamp::UNIX_EPOCH,
+            finished_at: Some(Timestamp::UNIX_EPOCH),
+            agent_version: "1".to_owned(),
+            mac_addresses,
+            items: BTreeMap::new(),
+        };
+        let items = journal.receipt().unwrap().items;
+        items.into_iter().find(|item| item.what == "dhcp-leases").unwrap().verified_by
+    };
+    assert_eq!(verified(Vec::new()), "no guest ever had an address");
+    assert_eq!(verified(vec![MacAddress::locally_administered([2; 6])]), "reading the lease file again");
+}
