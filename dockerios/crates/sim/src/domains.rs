@@ -51,6 +51,8 @@ struct Domain {
     orders: UnboundedSender<Order>,
     xml: Option<String>,
     stage: Stage,
+    /// Whether an agent runs in its guest.
+    agent: bool,
     task: Option<AbortHandle>,
 }
 
@@ -70,6 +72,15 @@ impl Domains {
 
     pub(crate) fn stage(&self, uid: &str) -> Option<Stage> {
         self.with(uid, |domain| domain.stage)
+    }
+
+    /// Whether an agent runs in the guest.
+    pub(crate) fn has_agent(&self, uid: &str) -> Option<bool> {
+        self.with(uid, |domain| domain.agent)
+    }
+
+    pub(crate) fn agent_runs(&self, uid: &str, runs: bool) {
+        self.with(uid, |domain| domain.agent = runs);
     }
 
     /// The XML that QEMU would have been started with.
@@ -117,6 +128,7 @@ impl Domains {
             orders,
             xml: None,
             stage: Stage::Booting,
+            agent: false,
             task: None,
         };
         all.insert(uid.to_owned(), domain);

@@ -157,6 +157,8 @@ impl Guest {
         {
             tracing::warn!("guest of {}: {error:#}", self.vmi.name_any());
         }
+        let uid = self.vmi.uid().unwrap_or_default();
+        self.world.domains.agent_runs(&uid, self.agent.is_some());
     }
 
     async fn show(&mut self, stage: Stage) -> Result<()> {
@@ -170,6 +172,8 @@ impl Guest {
         if self.agent.is_none() && !silent {
             self.start().await?;
         }
+        let uid = self.vmi.uid().unwrap_or_default();
+        self.world.domains.agent_runs(&uid, self.agent.is_some());
         Ok(())
     }
 

@@ -118,6 +118,12 @@ impl Sim {
         self.world.domains.stage(&vmi.uid()?)
     }
 
+    /// Whether an agent runs in a machine's guest, as last looked after. `None` while the machine is not up.
+    pub fn has_agent(&self, namespace: &str, instance: &str) -> Option<bool> {
+        let vmi = self.world.instance(&Key::new(namespace, instance))?;
+        self.world.domains.has_agent(&vmi.uid()?)
+    }
+
     /// What the simulator was told.
     pub fn options(&self) -> &Options {
         &self.world.options
