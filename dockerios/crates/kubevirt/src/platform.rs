@@ -64,6 +64,14 @@ pub struct PermittedHostDevices {
     pub mediated_devices: Vec<MediatedDevice>,
 }
 
+impl PermittedHostDevices {
+    /// Resources of all of them, as nodes offer them.
+    pub fn resources(&self) -> impl Iterator<Item = &str> {
+        let cards = self.pci_host_devices.iter().map(|device| &*device.resource_name);
+        cards.chain(self.mediated_devices.iter().map(|device| &*device.resource_name))
+    }
+}
+
 /// A PCI device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -40,6 +40,9 @@ pub enum Index {
     Within,
     /// DataVolumes: `namespace/name` of the PVC or VolumeSnapshot they are cloned from.
     Source,
+    /// Classes: device of the card they ask for. VirtualMachines: devices of theirs. Nodes: extended resources, which
+    /// cards are.
+    Card,
 }
 
 /// An index and a value in it.
@@ -89,6 +92,15 @@ pub fn keys_of(object: &Value) -> Vec<IndexKey> {
         "MacOSMachineClass" => {
             add(Index::Image, text("/spec/imageName"));
             add(Index::IdentityPool, text("/spec/identity/perMachine/poolName"));
+            add(Index::Card, text("/spec/gpu/deviceName"));
+        }
+        "Node" => {
+            let offered = object.pointer("/status/allocatable").and_then(Value::as_object);
+            let names = offered.into_iter().flatten().map(|(name, _)| name.as_str());
+            // Kubernetes' own resources have no domain
+            names
+                .filter(|name| name.contains('/'))
+                .for_each(|name| add(Index::Card, Some(name)));
         }
         "MachineIdentity" => {
             add(Index::IdentityPool, text("/spec/poolName"));
@@ -101,6 +113,12 @@ pub fn keys_of(object: &Value) -> Vec<IndexKey> {
                 Index::Identity,
                 text("/spec/template/metadata/labels/identity.dockerios.io~1name"),
             );
+            let cards = object
+                .pointer("/spec/template/spec/domain/devices/gpus")
+                .and_then(Value::as_array);
+            for card in cards.into_iter().flatten() {
+                add(Index::Card, card["deviceName"].as_str());
+            }
         }
         "VirtualMachineInstance" => {
             let uuid = text("/spec/domain/firmware/uuid").map(str::to_ascii_lowercase);
@@ -150,6 +168,19 @@ mod tests {
             (Index::FirmwareUuid, "ab-cd"),
         ] {
             assert!(keys.contains(&(index, value.into())), "{index:?}: {keys:?}");
+        }
+    }
+
+    #[test]
+    fn a_card_is_found_at_who_asks_for_it_who_has_it_and_who_offers_it() {
+        let card = (Index::Card, "amd.com/polaris".to_owned());
+        for object in [
+            json!({"kind": "MacOSMachineClass", "spec": {"gpu": {"deviceName": "amd.com/polaris"}}}),
+            json!({"kind": "VirtualMachine", "spec": {"template": {"spec": {"domain": {"devices": {
+                "gpus": [{"name": "card", "deviceName": "amd.com/polaris"}]}}}}}}),
+            json!({"kind": "Node", "status": {"allocatable": {"amd.com/polaris": "0", "cpu": "4"}}}),
+        ] {
+            assert_eq!(keys_of(&object), std::slice::from_ref(&card), "{object}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use dockerios_api::names::MACHINE_UID;
 use dockerios_core::{Id, Kind};
-use kube::{ResourceExt, core::ObjectMeta};
+use kube::core::ObjectMeta;
 
 use crate::{
     index::{Index, IndexKey},
@@ -62,7 +62,7 @@ impl Passes<'_> {
             Index::IdentityPool => {
                 self.ids.push(Id::new(Kind::IdentityPool, "", value));
                 if source == Source::Identities {
-                    self.waiting_for_identities(value);
+                    self.waiting_by(Index::IdentityPool, value);
                 }
             }
             Index::Pool if source == Source::Machines => self.pool_of_uid(value, namespace),
@@ -94,7 +94,10 @@ impl Passes<'_> {
                 }
             }
             Index::Uid if source == Source::Machines => self.machine_of_uid(value, namespace),
+            // a card may have become free
+            Index::Card if source != Source::Classes => self.waiting_by(Index::Card, value),
             Index::Uid
+            | Index::Card
             | Index::ClaimName
             | Index::Class
             | Index::FirmwareUuid
@@ -142,7 +145,7 @@ impl Passes<'_> {
                     Kind::MachineIdentity,
                     world.identities.places(Index::IdentityPool, name),
                 );
-                self.waiting_for_identities(name);
+                self.waiting_by(Index::IdentityPool, name);
             }
             Source::Classes => {
                 self.machines_of_class(name);
@@ -162,11 +165,7 @@ impl Passes<'_> {
                 self.claimed(namespace, name);
                 self.neighbours(namespace);
             }
-            Source::Nodes => {
-                self.on_node(name);
-                self.waiting_for_cards();
-            }
-            Source::VirtualMachines => self.waiting_for_cards(),
+            Source::Nodes => self.on_node(name),
             Source::Namespaces => {
                 self.add(Kind::MacOSMachine, world.machines.places(Index::Within, name));
             }
@@ -224,23 +223,10 @@ impl Passes<'_> {
         self.add(Kind::MacOSMachine, self.world.machines.places(Index::Class, class));
     }
 
-    /// Machines of the classes that ask for a card: one may have become free.
-    fn waiting_for_cards(&mut self) {
-        let world = self.world;
-        let classes = world.classes.readable();
-        let with_card = classes
-            .present()
-            .into_iter()
-            .flatten()
-            .filter(|class| class.spec.gpu.is_some());
-        let machines = with_card.flat_map(|class| world.machines.places(Index::Waiting, &class.name_any()));
-        let machines: Vec<Place> = machines.collect();
-        self.add(Kind::MacOSMachine, machines);
-    }
-
-    /// Machines of the classes that take identities of that pool, as far as they have none.
-    fn waiting_for_identities(&mut self, pool: &str) {
-        for (_, class) in self.world.classes.places(Index::IdentityPool, pool) {
+    /// Machines that have no identity yet, of the classes with that key: those that take from that pool, or ask for
+    /// that card.
+    fn waiting_by(&mut self, index: Index, value: &str) {
+        for (_, class) in self.world.classes.places(index, value) {
             self.add(Kind::MacOSMachine, self.world.machines.places(Index::Waiting, &class));
         }
     }

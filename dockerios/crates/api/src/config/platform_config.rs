@@ -205,6 +205,13 @@ pub struct PermittedGpu {
     pub vendor_reset: VendorReset,
 }
 
+impl PermittedGpu {
+    /// The card, and its audio function if it has one: all that is handed over.
+    pub fn devices(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&*self.device_name).chain(self.audio_device_name.as_deref())
+    }
+}
+
 /// The reset bug of many AMD cards: without a working reset the second guest gets a dead card until the host reboots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum VendorReset {

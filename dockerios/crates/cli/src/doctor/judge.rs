@@ -4,22 +4,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use dockerios_api::config::platform_config::PermittedGpu;
 use dockerios_api::machine::class::Hugepages;
 use dockerios_api::{MacOSImage, MacOSMachineClass, PlatformConfig};
-use dockerios_core::admit::storage::{DISCARDS, discards};
-use dockerios_kubevirt::KubeVirt;
+use dockerios_core::admit::{
+    storage::{DISCARDS, discards},
+    version,
+};
+use dockerios_kubevirt::names::KVM_RESOURCE as KVM;
+use dockerios_kubevirt::{KubeVirt, platform::PermittedHostDevices};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt as _;
 
-/// Resource that KubeVirt's device plugin offers on a node with /dev/kvm.
-pub(super) const KVM: &str = "devices.kubevirt.io/kvm";
 /// Label that KubeVirt's node labeller sets on a node whose CPU has AVX2.
 const AVX2: &str = "cpu-feature.node.kubevirt.io/avx2";
 /// Label that virt-handler sets on a node whose kubelet runs the static CPU manager.
 const CPU_MANAGER: &str = "cpumanager";
-/// The first macOS that is built for AVX2.
-const FIRST_WITH_AVX2: u32 = 13;
 
 /// What was read; a reason instead of what could not be.
 #[derive(Debug)]
@@ -134,8 +135,8 @@ fn label(node: &Node, key: &str) -> bool {
     node.labels().get(key).is_some_and(|value| value == "true")
 }
 
-/// How much of a resource a node has for pods; 0 when it has none.
-fn allocatable(node: &Node, resource: &str) -> bool {
+/// Whether a node has any of a resource for pods.
+pub(super) fn offers(node: &Node, resource: &str) -> bool {
     let found = node
         .status
         .as_ref()
@@ -152,7 +153,7 @@ fn nodes(facts: &Facts) -> Vec<Finding> {
         Ok(all) => all,
         Err(why) => return vec![Finding::unknown("nodes", format!("nodes: {why}"))],
     };
-    let kvm: Vec<&Node> = all.iter().filter(|node| allocatable(node, KVM)).collect();
+    let kvm: Vec<&Node> = all.iter().filter(|node| offers(node, KVM)).collect();
     if kvm.is_empty() {
         let message = format!(
             "none of {} nodes offers {KVM}: no machine can ever be scheduled",
@@ -187,7 +188,7 @@ fn nodes(facts: &Facts) -> Vec<Finding> {
         let resource = format!("hugepages-{}", size.text());
         findings.extend(
             wanted(classes, |class| class.spec.memory.hugepages == Some(size)).map(|wanting| {
-                let able = named(kvm.iter().copied().filter(|node| allocatable(node, &resource)));
+                let able = named(kvm.iter().copied().filter(|node| offers(node, &resource)));
                 either(
                     "hugepages",
                     &able,
@@ -222,10 +223,8 @@ fn avx2(kvm: &[&Node], images: &[MacOSImage]) -> Finding {
     let modern: Vec<_> = images
         .iter()
         .filter(|image| {
-            let major = image.spec.os_version.to_string();
-            let major = major.split('.').next().and_then(|major| major.parse::<u32>().ok());
             // what is not a number is taken for the newest
-            major.is_none_or(|major| major >= FIRST_WITH_AVX2)
+            version::major(&image.spec.os_version).is_none_or(|major| major >= version::FIRST_WITH_AVX2)
         })
         .map(|image| image.name_any())
         .collect();
@@ -276,8 +275,7 @@ fn gpus(facts: &Facts) -> Vec<Finding> {
         .spec
         .permitted_gpus
         .iter()
-        .flat_map(|gpu| [Some(&*gpu.device_name), gpu.audio_device_name.as_deref()])
-        .flatten()
+        .flat_map(PermittedGpu::devices)
         .collect();
     if wanted.is_empty() {
         return Vec::new();
@@ -289,10 +287,7 @@ fn gpus(facts: &Facts) -> Vec<Finding> {
     let permitted: BTreeSet<&str> = kubevirts
         .iter()
         .filter_map(|kubevirt| kubevirt.spec.configuration.as_ref()?.permitted_host_devices.as_ref())
-        .flat_map(|devices| {
-            let cards = devices.pci_host_devices.iter().map(|device| &*device.resource_name);
-            cards.chain(devices.mediated_devices.iter().map(|device| &*device.resource_name))
-        })
+        .flat_map(PermittedHostDevices::resources)
         .collect();
     let one = |device: &str| {
         if !permitted.contains(device) {
@@ -303,7 +298,7 @@ fn gpus(facts: &Facts) -> Vec<Finding> {
                 way_out,
             );
         }
-        let able = named(nodes.iter().filter(|node| allocatable(node, device)));
+        let able = named(nodes.iter().filter(|node| offers(node, device)));
         let way_out = "bind the card to vfio-pci on its host; see docs/host-preparation.md";
         either(CHECK, &able, &format!("nodes that offer {device}"), way_out)
     };

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use dockerios_api::names::{MANAGED_BY, PLATFORM_NAMESPACE};
 use dockerios_core::decide::platform::image_of;
+use dockerios_kubevirt::names::KVM_RESOURCE;
 use futures::{StreamExt as _, TryStreamExt as _, pin_mut};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, PostParams};
@@ -14,7 +15,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use super::judge::{Facts, KVM};
+use super::judge::{Facts, offers};
 use crate::access::{Cluster, said};
 
 /// A pull of the image included, which a KVM node has as a rule.
@@ -33,10 +34,7 @@ pub(super) async fn nodes(cluster: &Cluster, facts: &Facts) -> Result<BTreeMap<S
     let Some(image) = kubevirts.first().and_then(image_of) else {
         bail!("--probe-nodes: KubeVirt has not recorded its launcher image (status.observedDeploymentConfig)");
     };
-    let able = nodes.iter().filter(|node| {
-        let status = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
-        status.is_some_and(|all| all.get(KVM).is_some_and(|quantity| quantity.0 != "0"))
-    });
+    let able = nodes.iter().filter(|node| offers(node, KVM_RESOURCE));
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), PLATFORM_NAMESPACE);
     let asked = able.map(|node| async {
         let name = node.name_any();

@@ -13,7 +13,7 @@ pub mod image;
 pub mod machine;
 pub mod platform;
 pub mod storage;
-mod version;
+pub mod version;
 
 use std::fmt;
 

@@ -1,13 +1,13 @@
 //! Releases of macOS, as images name them.
 
 /// The first release whose kernel extensions and frameworks are built for AVX2 (macOS 13 dropped every Mac without).
-pub(super) const FIRST_WITH_AVX2: u8 = 13;
+pub const FIRST_WITH_AVX2: u8 = 13;
 
 /// The last release for Intel.
 pub(super) const LAST_FOR_INTEL: u8 = 26;
 
 /// The major release of `15.6`, `13`, `12.7.1`; None for what the schema would refuse.
-pub(super) fn major(os_version: &str) -> Option<u8> {
+pub fn major(os_version: &str) -> Option<u8> {
     os_version.split('.').next()?.parse().ok()
 }
 

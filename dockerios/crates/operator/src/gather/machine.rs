@@ -166,20 +166,17 @@ fn waiter(world: &World, machine: &MacOSMachine) -> Option<Waiter> {
 /// anybody's, has or will have.
 fn cards(world: &World, waiters: &[Waiter]) -> BTreeMap<String, Seen<Cards>> {
     let devices: BTreeSet<&String> = waiters.iter().filter_map(|waiter| waiter.gpu.as_ref()).collect();
-    let count = |device: &String| match (world.nodes.all(), world.vms.all()) {
+    let count = |device: &String| match (world.nodes.by(Index::Card, device), world.vms.by(Index::Card, device)) {
         (Seen::Unknown(why), _) | (_, Seen::Unknown(why)) => Seen::Unknown(why),
         (nodes, vms) => {
             let offered = |node: &Arc<Node>| {
                 let found = node.status.as_ref()?.allocatable.as_ref()?.get(device.as_str())?;
                 found.0.trim().parse::<u64>().ok()
             };
-            let has = |vm: &&Arc<VirtualMachine>| {
-                let gpus = &vm.spec.template.spec.domain.devices.gpus;
-                vm.spec.run_strategy != Some(RunStrategy::Halted) && gpus.iter().any(|gpu| gpu.device_name == *device)
-            };
+            let runs = |vm: &&Arc<VirtualMachine>| vm.spec.run_strategy != Some(RunStrategy::Halted);
             Seen::Present(Cards {
                 total: nodes.present().into_iter().flatten().filter_map(offered).sum(),
-                used: vms.present().into_iter().flatten().filter(has).count() as u64,
+                used: vms.present().into_iter().flatten().filter(runs).count() as u64,
             })
         }
     };

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use dockerios_api::{
     PlatformConfig, PlatformConfigStatus,
     condition::Verdict,
-    config::platform_config::{PlatformCondition as Condition, PlatformReason as Reason},
+    config::platform_config::{PermittedGpu, PlatformCondition as Condition, PlatformReason as Reason},
 };
-use dockerios_kubevirt::{KubeVirt, Plugin};
+use dockerios_kubevirt::{KubeVirt, Plugin, platform::PermittedHostDevices};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use kube::ResourceExt;
@@ -195,8 +195,7 @@ fn gpus(facts: &Facts) -> Said {
         .spec
         .permitted_gpus
         .iter()
-        .flat_map(|gpu| [Some(gpu.device_name.as_str()), gpu.audio_device_name.as_deref()])
-        .flatten()
+        .flat_map(PermittedGpu::devices)
         .collect();
     if wanted.is_empty() {
         return (Verdict::True, Reason::Permitted, "no GPU is asked for".to_owned());
@@ -210,15 +209,10 @@ fn gpus(facts: &Facts) -> Said {
         .configuration
         .as_ref()
         .and_then(|c| c.permitted_host_devices.as_ref());
-    let pci = permitted
-        .iter()
-        .flat_map(|p| &p.pci_host_devices)
-        .map(|device| device.resource_name.as_str());
-    let shares = permitted
-        .iter()
-        .flat_map(|p| &p.mediated_devices)
-        .map(|device| device.resource_name.as_str());
-    let there: Vec<_> = pci.chain(shares).collect();
+    let there: Vec<_> = permitted
+        .into_iter()
+        .flat_map(PermittedHostDevices::resources)
+        .collect();
     let lacking: Vec<_> = wanted
         .iter()
         .copied()

@@ -21,13 +21,12 @@ use dockerios_kubevirt::{
 use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::api::resource::Quantity};
 
 use super::{Input, Rendered, Who, class_field, grace_seconds, volumes};
+use crate::admit::version;
 
 /// The NIC on the pod network.
 const DEFAULT: &str = "default";
 /// The second NIC, for reports.
 const MANAGEMENT: &str = "management";
-/// macOS 13 and newer are built for AVX2.
-const FIRST_WITH_AVX2: u32 = 13;
 
 pub(super) fn instance(input: &Input, who: &Who) -> Rendered<VirtualMachineInstanceSpec> {
     let placement = &input.class.placement;
@@ -115,9 +114,8 @@ fn cpu(class: &ClassCpu, os_version: &str) -> Cpu {
 fn features(class: &ClassCpu, os_version: &str) -> Vec<CpuFeature> {
     let said = |name: &str| class.features.iter().any(|feature| feature.name == name);
     let mut all: Vec<CpuFeature> = class.features.iter().map(feature).collect();
-    let major = os_version.split('.').next().and_then(|major| major.parse::<u32>().ok());
     // an image whose version cannot be read is judged where it stands; it is surely no older macOS
-    let modern = major.is_none_or(|major| major >= FIRST_WITH_AVX2);
+    let modern = version::major(os_version).is_none_or(|major| major >= version::FIRST_WITH_AVX2);
     for (name, needed) in [("avx2", modern), ("invtsc", true)] {
         if needed && !said(name) {
             all.push(CpuFeature {
