@@ -52,6 +52,9 @@ impl Access {
             .namespace
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
+        if !is_name(&namespace) {
+            bail!("{namespace:?} is no name of a namespace");
+        }
         let client = Client::try_from(config).context("the credentials of the kubeconfig are not usable")?;
         Ok(Cluster { client, namespace })
     }
@@ -108,8 +111,57 @@ where
 /// What the API server or the network said, for the person who asked.
 pub(crate) fn said(error: kube::Error, doing: &str) -> anyhow::Error {
     match error {
-        kube::Error::Api(status) => anyhow!("{doing}: {}", status.message),
+        kube::Error::Api(_) => anyhow!("{doing}: {}", words(&error)),
         other => anyhow!("{doing}: {other}; is the cluster of your kubeconfig reachable?"),
+    }
+}
+
+/// The same in short, where what was done is said beside it.
+pub(crate) fn words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => plain(&status.message),
+        other => other.to_string(),
+    }
+}
+
+/// `text` as a terminal may show it: what others wrote moves no cursor, begins no line and turns no text round.
+pub(crate) fn plain(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\n' | '\r' | '\t' => ' ',
+        '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
+            '\u{fffd}'
+        }
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    };
+    text.chars().map(shown).collect()
+}
+
+/// Whether Kubernetes could have an object of that name: anything else would mean something in a URL or a selector.
+pub(crate) fn is_name(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let ends = |byte: Option<&u8>| byte.is_some_and(|byte| plain(*byte));
+    let bytes = text.as_bytes();
+    bytes.len() <= 253
+        && ends(bytes.first())
+        && ends(bytes.last())
+        && bytes.iter().all(|byte| plain(*byte) || b"-.".contains(byte))
+}
+
+/// Ends when somebody ends this program: Ctrl-C, or a signal to terminate or hang up.
+pub(crate) async fn interrupted() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let heard = |kind| async move {
+        match signal(kind) {
+            Ok(mut signal) => drop(signal.recv().await),
+            // what cannot be heard ends the program by itself
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = heard(SignalKind::interrupt()) => {}
+        () = heard(SignalKind::terminate()) => {}
+        () = heard(SignalKind::hangup()) => {}
     }
 }
 
@@ -121,5 +173,35 @@ mod tests {
     fn a_refusal_is_repeated_and_silence_is_explained() {
         let refusal = kube::Error::Api(Box::new(kube::core::Status::failure("macs is forbidden", "Forbidden")));
         assert_eq!(said(refusal, "reading it").to_string(), "reading it: macs is forbidden");
+    }
+
+    #[test]
+    fn what_others_wrote_does_nothing_to_a_terminal() {
+        assert_eq!(
+            plain("a\u{1b}[2J\r\nRun: b\u{202e}c\u{7}"),
+            "a\u{fffd}[2J  Run: b\u{fffd}c\u{fffd}"
+        );
+        assert_eq!(plain("ü 200 GiB"), "ü 200 GiB");
+    }
+
+    #[test]
+    fn what_means_something_in_a_url_is_no_name() {
+        for name in ["m", "b-6", "c02.example", "0"] {
+            assert!(is_name(name), "{name}");
+        }
+        for text in [
+            "",
+            "m?watch=true",
+            "m#x",
+            "../../x",
+            "a=b,c",
+            "M",
+            "é",
+            "-m",
+            "m.",
+            &"m".repeat(254),
+        ] {
+            assert!(!is_name(text), "{text}");
+        }
     }
 }

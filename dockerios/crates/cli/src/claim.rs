@@ -6,14 +6,15 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use dockerios_api::machine::claim::ClaimPhase;
 use dockerios_api::{MacOSMachine, MacOSMachineClaim};
-use futures::{TryStreamExt as _, pin_mut};
+use futures::{StreamExt as _, pin_mut};
 use jiff::Timestamp;
 use kube::api::PostParams;
-use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use crate::access::{Access, said};
+use crate::access::{Access, interrupted, plain, said, words};
 use crate::times::relative;
 
 /// Claim a machine, wait for it, and print where it is
@@ -47,7 +48,7 @@ pub(crate) struct Claim {
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Waits(String),
-    Bound(String),
+    Bound,
     Ended(String),
 }
 
@@ -64,32 +65,32 @@ impl Claim {
             .create(&PostParams::default(), &claim)
             .await
             .map_err(|error| said(error, "claiming a machine"))?;
-        let name = made.name_any();
+        let (name, uid) = (made.name_any(), made.uid().unwrap_or_default());
         eprintln!(
             "claim {}/{name} made; it stays when you interrupt this",
             cluster.namespace
         );
         let bound = tokio::select! {
-            bound = wait(&claims, &name) => bound?,
+            bound = wait(&claims, &name, &uid) => bound?,
             () = tokio::time::sleep(timeout) => bail!(
                 "not bound within {}; the claim stays: kubectl dockerios why macclaim/{name} -n {}, or kubectl delete \
                  macclaim {name} -n {1}",
                 self.timeout, cluster.namespace
             ),
-            _ = tokio::signal::ctrl_c() => {
+            () = interrupted() => {
                 eprintln!("the claim stays: kubectl delete macclaim {name} -n {} ends it", cluster.namespace);
                 return Ok(ExitCode::from(130));
             }
         };
-        let machine = cluster
-            .here::<MacOSMachine>()
-            .get_opt(&bound)
-            .await
-            .map_err(|error| said(error, "reading the machine"))?;
-        println!(
-            "{}",
-            account(&claims.get(&name).await?, machine.as_ref(), Timestamp::now())
-        );
+        let machine = match cluster.here::<MacOSMachine>().get_opt(bound.machine()).await {
+            Ok(machine) => machine,
+            // it is bound all the same; only where it is cannot be told
+            Err(error) => {
+                eprintln!("{:#}", said(error, "reading the machine"));
+                None
+            }
+        };
+        println!("{}", account(&bound.0, machine.as_ref(), Timestamp::now()));
         Ok(ExitCode::SUCCESS)
     }
 
@@ -122,25 +123,50 @@ fn duration(flag: &str, text: &str) -> Result<Duration> {
     Ok(Duration::from_secs(span.seconds()))
 }
 
-async fn wait(claims: &Api<MacOSMachineClaim>, name: &str) -> Result<String> {
+/// A claim that has a machine.
+struct Bound(MacOSMachineClaim);
+
+impl Bound {
+    fn machine(&self) -> &str {
+        let status = self.0.status.as_ref();
+        status
+            .and_then(|status| status.machine_ref.as_ref())
+            .map_or("", |machine| &machine.name)
+    }
+}
+
+async fn wait(claims: &Api<MacOSMachineClaim>, name: &str, uid: &str) -> Result<Bound> {
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let changes = watcher(claims.clone(), only).default_backoff().touched_objects();
+    let changes = watcher(claims.clone(), only).default_backoff();
     pin_mut!(changes);
-    let mut told = String::new();
-    while let Some(claim) = changes.try_next().await.transpose() {
-        let claim = match claim {
-            Ok(claim) => claim,
+    let (mut told, mut listed) = (String::new(), false);
+    while let Some(event) = changes.next().await {
+        let claim = match event {
+            Ok(Event::Init) => {
+                listed = false;
+                continue;
+            }
+            Ok(Event::InitDone) if listed => continue,
+            Ok(Event::InitDone | Event::Delete(_)) => bail!("claim {name} is gone: somebody deleted it"),
+            Ok(Event::InitApply(claim) | Event::Apply(claim)) => claim,
+            Err(error) if is_final(&error) => {
+                bail!("claim {name} cannot be watched: {}; the claim stays", because(&error))
+            }
             // the watch is taken up again by itself
             Err(error) => {
-                eprintln!("  the watch was cut: {error}");
+                eprintln!("  the watch was cut: {}", because(&error));
                 continue;
             }
         };
+        listed = true;
+        if claim.uid().as_deref() != Some(uid) {
+            bail!("claim {name} was deleted and made again by somebody else; that one is not yours to wait for");
+        }
         if claim.metadata.deletion_timestamp.is_some() {
             bail!("claim {name} is being deleted");
         }
         match step(&claim) {
-            Step::Bound(machine) => return Ok(machine),
+            Step::Bound => return Ok(Bound(claim)),
             Step::Ended(why) => bail!("claim {name} has ended: {why}"),
             Step::Waits(why) if why != told => {
                 eprintln!("  {why}");
@@ -152,16 +178,38 @@ async fn wait(claims: &Api<MacOSMachineClaim>, name: &str) -> Result<String> {
     bail!("the watch ended")
 }
 
+/// Whether trying again would be answered the same: a right is missing, or the kind is not served.
+fn is_final(error: &watcher::Error) -> bool {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
+    let code = match error {
+        InitialListFailed(kube::Error::Api(status))
+        | WatchStartFailed(kube::Error::Api(status))
+        | WatchFailed(kube::Error::Api(status))
+        | WatchError(status) => status.code,
+        _ => return false,
+    };
+    matches!(code, 401 | 403 | 404)
+}
+
+fn because(error: &watcher::Error) -> String {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => words(error),
+        WatchError(status) => plain(&status.message),
+        other => other.to_string(),
+    }
+}
+
 fn step(claim: &MacOSMachineClaim) -> Step {
     let status = claim.status.clone().unwrap_or_default();
     let ready = dockerios_api::condition::of(&status.conditions, "Ready");
     let said = ready.map_or_else(
         || "Pending".to_owned(),
-        |ready| format!("{}: {}", ready.reason, ready.message),
+        |ready| format!("{}: {}", ready.reason, plain(&ready.message)),
     );
     match (status.phase, status.machine_ref) {
         (Some(ClaimPhase::Expired | ClaimPhase::Lost), _) => Step::Ended(said),
-        (Some(ClaimPhase::Bound), Some(machine)) => Step::Bound(machine.name.to_string()),
+        (Some(ClaimPhase::Bound), Some(_)) => Step::Bound,
         _ => Step::Waits(said),
     }
 }
@@ -178,7 +226,7 @@ fn account(claim: &MacOSMachineClaim, machine: Option<&MacOSMachine>, now: Times
     ];
     let of_machine = machine.and_then(|machine| machine.status.clone()).unwrap_or_default();
     if !of_machine.addresses.is_empty() {
-        lines.push(format!("address   {}", of_machine.addresses.join(", ")));
+        lines.push(format!("address   {}", plain(&of_machine.addresses.join(", "))));
     }
     if let Some(node) = of_machine.node_name {
         lines.push(format!("node      {node}"));
@@ -217,7 +265,7 @@ mod tests {
             Step::Waits("AtMaxMachines: pool ci has 3 of 3".to_owned())
         );
         let bound = json!({"phase": "Bound", "machineRef": {"name": "ci-7", "uid": "u"}});
-        assert_eq!(step(&claim(bound)), Step::Bound("ci-7".to_owned()));
+        assert_eq!(step(&claim(bound)), Step::Bound);
         let over = json!({"phase": "Expired", "conditions": ready("Expired", "its ttl is over")});
         assert_eq!(step(&claim(over)), Step::Ended("Expired: its ttl is over".to_owned()));
     }

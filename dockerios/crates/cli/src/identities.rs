@@ -12,7 +12,7 @@ use kube::{Api, ResourceExt as _};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::access::{Access, found, said};
+use crate::access::{Access, found, is_name, said};
 use crate::table::table;
 
 /// List identities, give a quarantined one out again, or import some that you own
@@ -103,6 +103,9 @@ fn rows(identities: &[MachineIdentity]) -> String {
 
 async fn release(api: &Api<MachineIdentity>, name: &str) -> Result<ExitCode> {
     let name = name.to_ascii_lowercase();
+    if !is_name(&name) {
+        bail!("{name:?} is no name of an identity");
+    }
     let identity = found(api, "MachineIdentity", "machineidentities", None, &name).await?;
     if let Some(why) = not_releasable(&identity) {
         bail!("{why}");

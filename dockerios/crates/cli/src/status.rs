@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 
-use crate::access::Access;
+use crate::access::{Access, plain, words};
 use crate::table::table;
 use crate::times::relative;
 
@@ -43,7 +43,7 @@ impl Status {
                 $api.list(&ListParams::default())
                     .await
                     .map(|list| list.items)
-                    .map_err(|error| error.to_string())
+                    .map_err(|error| words(&error))
             };
         }
         macro_rules! namespaced {
@@ -60,7 +60,7 @@ impl Status {
                 .all::<PlatformConfig>()
                 .get_opt(names::PLATFORM)
                 .await
-                .map_err(|error| error.to_string()),
+                .map_err(|error| words(&error)),
             images: list!(cluster.all::<MacOSImage>()),
             identities: list!(cluster.all::<IdentityPool>()),
             pools: namespaced!(MacOSMachinePool),
@@ -113,7 +113,10 @@ fn platform(platform: &Result<Option<PlatformConfig>, String>, now: Timestamp) -
             let since = relative(condition.last_transition_time.0, now);
             format!(
                 "platform: {} {:?} ({}) since {since}: {}\n",
-                condition.kind, condition.status, condition.reason, condition.message
+                condition.kind,
+                condition.status,
+                condition.reason,
+                plain(&condition.message)
             )
         })
         .collect()

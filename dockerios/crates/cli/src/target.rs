@@ -11,6 +11,8 @@ use dockerios_api::{
 use kube::Resource;
 use kube::discovery::ApiResource;
 
+use crate::access::is_name;
+
 /// A kind that can be asked about.
 #[derive(Debug)]
 pub(crate) struct Kind {
@@ -106,7 +108,7 @@ impl Target {
         let Some(known) = known else {
             return Err(format!("{kind:?} is not asked about; {}", usage()));
         };
-        if name.is_empty() || name.contains('/') {
+        if !is_name(name) {
             return Err(format!("{name:?} is no name; {}", usage()));
         }
         Ok(Target {
@@ -120,7 +122,7 @@ impl Target {
     /// # Errors
     /// In words, when another kind is named.
     pub(crate) fn machine(word: &str) -> Result<String, String> {
-        if !word.contains('/') {
+        if is_name(word) {
             return Ok(word.to_owned());
         }
         let target = Self::read(&[word.to_owned()])?;
@@ -159,6 +161,7 @@ mod tests {
             ("pod/x", "is not asked about"),
             ("macs/", "is no name"),
             ("macs/a/b", "is no name"),
+            ("macs/a?watch=true", "is no name"),
             ("macs a b", "write KIND/NAME"),
         ] {
             let refused = read(text).unwrap_err();

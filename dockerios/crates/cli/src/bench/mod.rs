@@ -18,13 +18,14 @@ use dockerios_api::config::platform_config::Nvme;
 use dockerios_api::{PlatformConfig, names};
 use dockerios_kubevirt::{DataVolume, VirtualMachine};
 use futures::{AsyncBufReadExt as _, TryStreamExt as _, pin_mut};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{DeleteParams, ListParams, LogParams, PostParams};
 use kube::discovery::ApiResource;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, ResourceExt as _};
 
-use crate::access::{Access, Cluster, said};
+use crate::access::{Access, Cluster, interrupted, plain, said};
 use fio::{Figures, Line};
 use render::{Bus, Run};
 
@@ -67,9 +68,12 @@ impl Bench {
             .context("there is no PlatformConfig default: the domain hook's image stands in it")?;
         let (hook, mode) = hook(&platform)?;
         let mut measured = Vec::new();
+        // nobody else's run is met, or removed
+        let id = format!("{:06x}", Timestamp::now().subsec_nanosecond() & 0xff_ffff);
         for bus in [Bus::Sata, Bus::Nvme(mode)] {
             let run = Run {
                 bus,
+                id: id.clone(),
                 namespace: cluster.namespace.clone(),
                 storage_class: self.storage_class.clone(),
                 image: self.image.clone(),
@@ -84,13 +88,19 @@ impl Bench {
                 self.storage_class,
                 self.seconds * 5
             );
+            // made first: what bears the run's name from here on is this run's
+            cluster
+                .here::<ConfigMap>()
+                .create(&PostParams::default(), &run.key()?)
+                .await
+                .map_err(|error| said(error, "making the ConfigMap"))?;
             let figures = tokio::select! {
                 figures = measure(&cluster, &run) => figures,
                 () = tokio::time::sleep(Duration::from_secs(span.seconds())) => Err(anyhow!(
                     "{}: no last figure within {}; kubectl get vm,vmi,dv -n {} -l {}",
                     bus.word(), self.timeout, cluster.namespace, render::LABEL
                 )),
-                _ = tokio::signal::ctrl_c() => Err(anyhow!("interrupted")),
+                () = interrupted() => Err(anyhow!("interrupted")),
             };
             remove(&cluster, &run).await;
             measured.push(figures.with_context(|| bus.word().to_owned())?);
@@ -120,11 +130,6 @@ fn hook(platform: &PlatformConfig) -> Result<(String, Nvme)> {
 
 async fn measure(cluster: &Cluster, run: &Run) -> Result<Figures> {
     let post = PostParams::default();
-    cluster
-        .here::<ConfigMap>()
-        .create(&post, &run.key()?)
-        .await
-        .map_err(|error| said(error, "making the ConfigMap"))?;
     let here = Some(&*cluster.namespace);
     cluster
         .untyped(here, &ApiResource::erase::<DataVolume>(&()))
@@ -155,7 +160,7 @@ async fn measure(cluster: &Cluster, run: &Run) -> Result<Figures> {
                 eprintln!("  {name}: {}", figure.words());
                 figures.insert(name, figure);
             }
-            Some(Line::Failed(why)) => bail!("the guest: {why}"),
+            Some(Line::Failed(why)) => bail!("the guest: {}", plain(&why)),
             Some(Line::Done) => return Ok(figures),
             None => {}
         }

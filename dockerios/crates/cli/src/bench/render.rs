@@ -49,6 +49,8 @@ impl Bus {
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) bus: Bus,
+    /// Tells this run from any other.
+    pub(super) id: String,
     pub(super) namespace: String,
     pub(super) storage_class: String,
     pub(super) image: String,
@@ -59,7 +61,7 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn name(&self) -> String {
-        format!("dockerios-bench-{}", self.bus.word())
+        format!("dockerios-bench-{}-{}", self.bus.word(), self.id)
     }
 
     fn metadata(&self) -> Value {
@@ -142,6 +144,7 @@ mod tests {
     fn run(bus: Bus) -> Run {
         Run {
             bus,
+            id: "a1b2c3".to_owned(),
             namespace: "default".to_owned(),
             storage_class: "rbd".to_owned(),
             image: "registry.example/linux:1".to_owned(),
@@ -178,7 +181,7 @@ mod tests {
         assert_eq!(devices["disks"][0]["bootOrder"], 1);
         assert_eq!(
             spec["volumes"][1]["persistentVolumeClaim"]["claimName"],
-            "dockerios-bench-nvme"
+            "dockerios-bench-nvme-a1b2c3"
         );
         assert!(
             spec["volumes"][2]["cloudInitNoCloud"]["userData"]

@@ -9,7 +9,7 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
 use super::judge::Facts;
-use crate::access::Cluster;
+use crate::access::{Cluster, words};
 
 async fn all<K>(cluster: &Cluster) -> Result<Vec<K>, String>
 where
@@ -17,13 +17,6 @@ where
 {
     let list = Api::<K>::all(cluster.client.clone()).list(&ListParams::default()).await;
     list.map(|list| list.items).map_err(|error| words(&error))
-}
-
-fn words(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        other => other.to_string(),
-    }
 }
 
 /// Everything but what needs a pod.

@@ -103,7 +103,7 @@ fn platform(facts: &Facts) -> Vec<Finding> {
     let platform = match &facts.platform {
         Ok(Some(platform)) => platform,
         Ok(None) => {
-            let way_out = "kubectl apply the sample deploy/samples/01-platform.yaml, edited";
+            let way_out = "kubectl apply the sample deploy/samples/01-platformconfig.yaml, edited";
             return vec![Finding::fail(CHECK, "there is no PlatformConfig default", way_out)];
         }
         Err(why) => return vec![Finding::unknown(CHECK, format!("PlatformConfig: {why}"))],

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde_json::json;
 
-use crate::access::Access;
+use crate::access::{Access, plain};
 use judge::{Finding, Verdict};
 
 /// Judge nodes, KubeVirt, CDI and storage: what is missing for macOS machines, and the way out
@@ -62,7 +62,7 @@ fn text(findings: &[Finding]) -> String {
             "{:<8} {:<14} {}\n",
             finding.verdict.word(),
             finding.check,
-            finding.message
+            plain(&finding.message)
         ));
         if !finding.way_out.is_empty() {
             text.push_str(&format!("{:<23} -> {}\n", "", finding.way_out));

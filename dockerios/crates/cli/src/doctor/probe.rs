@@ -16,7 +16,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use super::judge::{Facts, offers};
-use crate::access::{Cluster, said};
+use crate::access::{Cluster, interrupted, said};
 
 /// A pull of the image included, which a KVM node has as a rule.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -52,6 +52,7 @@ async fn ask(pods: &Api<Pod>, node: &str, image: &str) -> Result<bool> {
     let name = made.name_any();
     let answer = tokio::select! {
         answer = ended(pods, &name) => answer,
+        () = interrupted() => Err(anyhow::anyhow!("interrupted")),
         () = tokio::time::sleep(PATIENCE) => Err(anyhow::anyhow!("its pod did not end within {} s", PATIENCE.as_secs())),
     };
     // gone either way; that it could not be removed is worth a word and no more

@@ -13,7 +13,7 @@ use dockerios_core::{
     Id, Seen,
     decide::machine::{Capacity, Cards, Facts, Line, Waiter, gates, node_of},
 };
-use dockerios_kubevirt::{VirtualMachine, vm::RunStrategy};
+use dockerios_kubevirt::VirtualMachine;
 use k8s_openapi::api::{
     core::v1::{Node, PersistentVolumeClaim},
     storage::v1::CSIStorageCapacity,
@@ -162,8 +162,8 @@ fn waiter(world: &World, machine: &MacOSMachine) -> Option<Waiter> {
     Some(waiter)
 }
 
-/// Cards of the devices that somebody in the line asks for: those that nodes offer, and those that a VirtualMachine,
-/// anybody's, has or will have.
+/// Cards of the devices that somebody in the line asks for: those that nodes offer, and those of VirtualMachines,
+/// anybody's, whether they run or not.
 fn cards(world: &World, waiters: &[Waiter]) -> BTreeMap<String, Seen<Cards>> {
     let devices: BTreeSet<&String> = waiters.iter().filter_map(|waiter| waiter.gpu.as_ref()).collect();
     let count = |device: &String| match (world.nodes.by(Index::Card, device), world.vms.by(Index::Card, device)) {
@@ -173,10 +173,14 @@ fn cards(world: &World, waiters: &[Waiter]) -> BTreeMap<String, Seen<Cards>> {
                 let found = node.status.as_ref()?.allocatable.as_ref()?.get(device.as_str())?;
                 found.0.trim().parse::<u64>().ok()
             };
-            let runs = |vm: &&Arc<VirtualMachine>| vm.spec.run_strategy != Some(RunStrategy::Halted);
+            // a stopped machine keeps its card, as it keeps disk and identity: it could not be started again without
+            let cards = |vm: &Arc<VirtualMachine>| {
+                let gpus = &vm.spec.template.spec.domain.devices.gpus;
+                gpus.iter().filter(|gpu| gpu.device_name == *device).count() as u64
+            };
             Seen::Present(Cards {
                 total: nodes.present().into_iter().flatten().filter_map(offered).sum(),
-                used: vms.present().into_iter().flatten().filter(runs).count() as u64,
+                used: vms.present().into_iter().flatten().map(cards).sum(),
             })
         }
     };

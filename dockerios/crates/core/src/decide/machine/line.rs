@@ -32,13 +32,13 @@ pub struct Line {
     pub cards: BTreeMap<String, Seen<Cards>>,
 }
 
-/// The cards of one device in the whole cluster. A card is one machine's as long as that machine's VirtualMachine is
-/// to run.
+/// The cards of one device in the whole cluster. A card is one machine's as long as that machine has a VirtualMachine:
+/// a stopped one keeps it, as it keeps disk and identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cards {
     /// That nodes offer.
     pub total: u64,
-    /// That a VirtualMachine has, or will have.
+    /// Of VirtualMachines, running or not.
     pub used: u64,
 }
 
