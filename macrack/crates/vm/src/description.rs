@@ -3,7 +3,6 @@
 use std::fs;
 use std::io;
 
-use macrack_wire::classify::{INVALID_DESCRIPTION, MACRACK_DOMAIN};
 use macrack_wire::guest::MAX_SCRIPT;
 use macrack_wire::{VmDescription, VmDir, VmError};
 
@@ -12,7 +11,7 @@ const MIB: u64 = 1024 * 1024;
 /// The description in `dir`, if it holds the rules. `handed` says that the guest has acknowledged its
 /// first-boot script in an earlier run, after which the script is gone.
 pub fn load(dir: &VmDir, handed: bool) -> Result<VmDescription, VmError> {
-    let description = dir.read_description().map_err(|error| invalid(error.to_string()))?;
+    let description = dir.read_description().map_err(|error| VmError::invalid(error.to_string()))?;
     check(dir, &description)?;
     check_unique(dir, &description)?;
     if description.first_boot && !handed {
@@ -26,24 +25,26 @@ fn check(dir: &VmDir, description: &VmDescription) -> Result<(), VmError> {
     let file = file.display();
     let named = dir.path().file_name().and_then(|name| name.to_str());
     if named != Some(description.uid.as_str()) {
-        return Err(invalid(format!("{file}: uid {:?} is not the name of its directory", description.uid)));
+        return Err(VmError::invalid(format!("{file}: uid {:?} is not the name of its directory", description.uid)));
     }
     for (field, name) in [("disk", &description.disk), ("aux", &description.aux)] {
         if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
-            return Err(invalid(format!("{file}: {field} {name:?} is not the name of a file in this directory")));
+            return Err(VmError::invalid(format!(
+                "{file}: {field} {name:?} is not the name of a file in this directory"
+            )));
         }
     }
     if description.cpu_cores == 0 {
-        return Err(invalid(format!("{file}: cpuCores is 0")));
+        return Err(VmError::invalid(format!("{file}: cpuCores is 0")));
     }
     if description.memory_bytes == 0 || !description.memory_bytes.is_multiple_of(MIB) {
-        return Err(invalid(format!(
+        return Err(VmError::invalid(format!(
             "{file}: memoryBytes {} is not a multiple of 1 MiB, as VZVirtualMachineConfiguration wants it",
             description.memory_bytes
         )));
     }
     if description.machine_identifier.is_empty() {
-        return Err(invalid(format!("{file}: machineIdentifier is empty")));
+        return Err(VmError::invalid(format!("{file}: machineIdentifier is empty")));
     }
     Ok(())
 }
@@ -53,7 +54,7 @@ fn check(dir: &VmDir, description: &VmDescription) -> Result<(), VmError> {
 fn check_unique(dir: &VmDir, description: &VmDescription) -> Result<(), VmError> {
     let file = dir.description();
     let file = file.display();
-    let unlisted = |error: io::Error| invalid(format!("{file}: the VMs beside it cannot be listed: {error}"));
+    let unlisted = |error: io::Error| VmError::invalid(format!("{file}: the VMs beside it cannot be listed: {error}"));
     let Some(all) = dir.path().parent() else { return Ok(()) };
     for entry in fs::read_dir(all).map_err(unlisted)? {
         let beside = VmDir::new(entry.map_err(unlisted)?.path());
@@ -71,7 +72,7 @@ fn check_unique(dir: &VmDir, description: &VmDescription) -> Result<(), VmError>
             ("macAddress", other.mac_address == description.mac_address),
         ];
         if let Some((field, _)) = shared.iter().find(|(_, same)| *same) {
-            return Err(invalid(format!(
+            return Err(VmError::invalid(format!(
                 "{file}: its {field} is that of {}; two VMs of one Mac never share one: make the instance anew",
                 other_file.display()
             )));
@@ -83,21 +84,16 @@ fn check_unique(dir: &VmDir, description: &VmDescription) -> Result<(), VmError>
 fn check_script(dir: &VmDir) -> Result<(), VmError> {
     let path = dir.first_boot();
     let text = fs::read_to_string(&path).map_err(|error| {
-        invalid(format!("{}: {error}; vm.json says firstBoot, so the script must lie there", path.display()))
+        VmError::invalid(format!("{}: {error}; vm.json says firstBoot, so the script must lie there", path.display()))
     })?;
     if text.len() > MAX_SCRIPT {
-        return Err(invalid(format!(
+        return Err(VmError::invalid(format!(
             "{}: {} bytes; a first-boot script has at most {MAX_SCRIPT}",
             path.display(),
             text.len()
         )));
     }
     Ok(())
-}
-
-/// An error in what the agent wrote.
-pub fn invalid(message: String) -> VmError {
-    VmError::new(MACRACK_DOMAIN, INVALID_DESCRIPTION, message)
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use macrack_vz::files::temporary_directories;
 use macrack_vz::install::{Request, RestoreImage, explain, parse_size};
-use macrack_wire::classify::{INVALID_DESCRIPTION, MACRACK_DOMAIN};
 use macrack_wire::{BundleDir, VmError};
 
 #[derive(Debug, clap::Args)]
@@ -42,9 +41,10 @@ pub(crate) struct Finish {
 
 pub(crate) fn finish(arguments: &Finish) -> ExitCode {
     // the framework follows no symbolic links
-    let bundle = arguments.bundle.canonicalize().map_err(|error| {
-        VmError::new(MACRACK_DOMAIN, INVALID_DESCRIPTION, format!("--bundle {}: {error}", arguments.bundle.display()))
-    });
+    let bundle = arguments
+        .bundle
+        .canonicalize()
+        .map_err(|error| VmError::invalid(format!("--bundle {}: {error}", arguments.bundle.display())));
     told(bundle.and_then(|path| show(&BundleDir::new(path))))
 }
 
@@ -68,13 +68,15 @@ fn show(bundle: &BundleDir) -> Result<(), VmError> {
 
 #[cfg(not(target_os = "macos"))]
 fn show(bundle: &BundleDir) -> Result<(), VmError> {
-    bundle.read().map_err(|error| VmError::new(MACRACK_DOMAIN, INVALID_DESCRIPTION, error.to_string()))?;
+    bundle.read().map_err(|error| VmError::invalid(error.to_string()))?;
     Err(elsewhere(bundle.path()))
 }
 
 #[cfg(target_os = "macos")]
 fn install(request: &Request) -> Result<(), VmError> {
     use std::io::{self, Read};
+
+    use macrack_wire::classify::MACRACK_DOMAIN;
 
     let failed = |error: io::Error| VmError::new(MACRACK_DOMAIN, 1, error.to_string());
     // the bundle is its user's alone, until it is pushed
@@ -99,5 +101,5 @@ fn elsewhere(bundle: &std::path::Path) -> VmError {
         bundle.display(),
         std::env::consts::OS
     );
-    VmError::new(MACRACK_DOMAIN, INVALID_DESCRIPTION, words)
+    VmError::invalid(words)
 }

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use macrack_vz::configuration::instance;
 use macrack_vz::files::{check, temporary_directories};
 use macrack_vz::{Machine, MachineEvent, VsockPort, host_limits};
-use macrack_wire::classify::{DIRECTORY_HELD, MACRACK_DOMAIN, POSIX_DOMAIN};
+use macrack_wire::classify::{DIRECTORY_HELD, MACRACK_DOMAIN};
 use macrack_wire::guest::VSOCK_PORT;
 use macrack_wire::{VmDescription, VmDir, VmError};
 use tokio::net::UnixStream;
@@ -38,10 +38,7 @@ impl MacVm {
 
     fn hold(&self) -> Result<File, VmError> {
         let path = self.dir.description();
-        let failed = |error: io::Error| {
-            let code = error.raw_os_error().unwrap_or(0);
-            VmError::new(POSIX_DOMAIN, code.into(), format!("{}: {error}", path.display()))
-        };
+        let failed = |error: io::Error| VmError::os(path.display(), &error);
         let file = File::open(&path).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => Ok(file),

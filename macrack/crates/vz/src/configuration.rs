@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use macrack_wire::classify::{HOST_TOO_OLD, INVALID_DESCRIPTION, MACRACK_DOMAIN};
+use macrack_wire::classify::{HOST_TOO_OLD, MACRACK_DOMAIN};
 use macrack_wire::{BundleDir, BundleMachine, Display, MacAddress, VmDescription, VmDir, VmError};
 use serde::Serialize;
 
@@ -232,7 +232,7 @@ struct Source(PathBuf);
 
 impl Source {
     fn wrong(&self, why: impl AsRef<str>) -> VmError {
-        VmError::new(MACRACK_DOMAIN, INVALID_DESCRIPTION, format!("{}: {}", self.0.display(), why.as_ref()))
+        VmError::invalid(format!("{}: {}", self.0.display(), why.as_ref()))
     }
 
     fn configuration(&self, machine: Machine<'_>, host: &HostLimits) -> Result<Configuration, VmError> {

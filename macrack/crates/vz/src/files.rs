@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use macrack_wire::VmError;
-use macrack_wire::classify::{INVALID_DESCRIPTION, INVALID_DISK, MACRACK_DOMAIN};
+use macrack_wire::classify::{INVALID_DISK, MACRACK_DOMAIN};
 
 use crate::configuration::{Configuration, Disk};
 
@@ -115,7 +115,7 @@ fn format(image: &File, bytes: u64) -> io::Result<Format> {
 }
 
 fn misplaced(path: &Path, why: &str) -> VmError {
-    VmError::new(MACRACK_DOMAIN, INVALID_DESCRIPTION, format!("{}: {why}", path.display()))
+    VmError::invalid(format!("{}: {why}", path.display()))
 }
 
 fn bad_disk(path: &Path, why: &str) -> VmError {

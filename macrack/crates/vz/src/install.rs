@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use macrack_wire::classify::{INVALID_DESCRIPTION, MACRACK_DOMAIN, VZ_DOMAIN};
+use macrack_wire::classify::VZ_DOMAIN;
 use macrack_wire::{BundleDir, VmError};
 
 use crate::configuration::{Configuration, HostLimits, Installation, MIB, MIN_CPUS, installation};
@@ -81,30 +81,31 @@ impl Request {
     pub fn check(&self, temporary: &[PathBuf]) -> Result<(), VmError> {
         let into = self.into.display();
         if self.disk_bytes < MIN_DISK || !self.disk_bytes.is_multiple_of(SECTOR) {
-            return Err(refused(format!(
+            return Err(VmError::invalid(format!(
                 "--disk-size {}: at least {MIN_DISK} bytes in whole sectors of {SECTOR}; 120G holds macOS and one Xcode",
                 self.disk_bytes
             )));
         }
         if let RestoreImage::File(file) = &self.from {
-            let found = fs::metadata(file).map_err(|error| refused(format!("--ipsw {}: {error}", file.display())))?;
+            let found =
+                fs::metadata(file).map_err(|error| VmError::invalid(format!("--ipsw {}: {error}", file.display())))?;
             if !found.is_file() {
-                return Err(refused(format!("--ipsw {}: not a file", file.display())));
+                return Err(VmError::invalid(format!("--ipsw {}: not a file", file.display())));
             }
         }
         if let Some(swept) = temporary.iter().find(|swept| self.into.starts_with(swept)) {
-            return Err(refused(format!(
+            return Err(VmError::invalid(format!(
                 "--into {into}: a disk in {} is lost when the system tidies up; choose another folder",
                 swept.display()
             )));
         }
         match fs::read_dir(&self.into).map(|mut entries| entries.next().is_none()) {
             Ok(true) => Ok(()),
-            Ok(false) => {
-                Err(refused(format!("--into {into}: is not empty; choose a new folder, nothing is overwritten")))
-            }
+            Ok(false) => Err(VmError::invalid(format!(
+                "--into {into}: is not empty; choose a new folder, nothing is overwritten"
+            ))),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(refused(format!("--into {into}: {error}"))),
+            Err(error) => Err(VmError::invalid(format!("--into {into}: {error}"))),
         }
     }
 
@@ -116,16 +117,12 @@ impl Request {
         let name = url.rsplit('/').next().unwrap_or_default();
         let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-+".contains(&byte));
         if !url.starts_with("https://") || !plain || !name.ends_with(".ipsw") || name.starts_with('.') {
-            return Err(refused(format!(
+            return Err(VmError::invalid(format!(
                 "Apple's catalogue names {url:?}, which is no restore image; give --ipsw a file"
             )));
         }
         Ok(self.into.parent().unwrap_or(Path::new(".")).join(name))
     }
-}
-
-fn refused(words: String) -> VmError {
-    VmError::new(MACRACK_DOMAIN, INVALID_DESCRIPTION, words)
 }
 
 /// What a restore image is and wants, of the hardware models in it the one that this host can be best.
@@ -158,7 +155,7 @@ fn size(os_version: &str, cpu_min: u32, memory_min: u64, host: &HostLimits) -> R
     let cpus = cpu_min.max(host.cpu_min).max(MIN_CPUS);
     let memory = memory_min.max(host.memory_min).max(MEMORY).div_ceil(MIB).saturating_mul(MIB);
     if cpus > host.cpu_max || memory > host.memory_max {
-        return Err(refused(format!(
+        return Err(VmError::invalid(format!(
             "macOS {os_version} wants {cpus} cores and {memory} bytes of memory; this Mac gives a VM at most {} and \
              {}: use a larger Mac",
             host.cpu_max, host.memory_max
@@ -173,7 +170,7 @@ fn size(os_version: &str, cpu_min: u32, memory_min: u64, host: &HostLimits) -> R
 /// # Errors
 /// When the folder is no bundle, or this Mac cannot run it.
 pub fn finishing(dir: &BundleDir, host: &HostLimits) -> Result<Configuration, VmError> {
-    let unread = |error: std::io::Error| refused(format!("{error}; `macrack-vm install` makes a bundle"));
+    let unread = |error: std::io::Error| VmError::invalid(format!("{error}; `macrack-vm install` makes a bundle"));
     let bundle = dir.read().map_err(unread)?;
     let machine = dir.read_machine().map_err(unread)?;
     let (cpus, memory) = size(&bundle.os_version, bundle.cpu_count_min, bundle.memory_min, host)?;

@@ -1,13 +1,14 @@
 //! What the agent says to a VM process, and what that process answers.
 
 use std::fmt;
+use std::io;
 use std::str::FromStr;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use crate::classify::ErrorClass;
-use crate::classify::classify;
+use crate::classify::{INVALID_DESCRIPTION, MACRACK_DOMAIN, POSIX_DOMAIN, classify};
 use crate::guest::GuestReport;
 use crate::session::Session;
 
@@ -205,9 +206,17 @@ impl VmError {
         let message = message.into();
         VmError { domain: domain.to_owned(), code, class: classify(domain, code, &message), message }
     }
-}
 
-impl VmError {
+    /// Something that was asked for is wrong, and nobody but whoever wrote it can mend that.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        VmError::new(MACRACK_DOMAIN, INVALID_DESCRIPTION, message)
+    }
+
+    /// The operating system refused something of `what`; code 0 where the refusal has no number.
+    pub fn os(what: impl fmt::Display, error: &io::Error) -> Self {
+        VmError::new(POSIX_DOMAIN, error.raw_os_error().unwrap_or(0).into(), format!("{what}: {error}"))
+    }
+
     /// The error and what gets out of it, in one line for the person who must act.
     pub fn with_way_out(&self) -> String {
         format!("{self}; {}", self.class.way_out())

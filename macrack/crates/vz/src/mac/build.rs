@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use macrack_wire::VmError;
-use macrack_wire::classify::{INVALID_DESCRIPTION, MACRACK_DOMAIN};
 use objc2::AnyThread;
 use objc2::rc::Retained;
 use objc2_foundation::{NSArray, NSData, NSProcessInfo, NSString, NSURL};
@@ -69,7 +68,7 @@ unsafe fn platform(of: &Platform) -> Result<Retained<VZMacPlatformConfiguration>
     unsafe {
         let identifier =
             VZMacMachineIdentifier::initWithDataRepresentation(VZMacMachineIdentifier::alloc(), &identifier)
-                .ok_or_else(|| wrong("machineIdentifier is none of VZMacMachineIdentifier's"))?;
+                .ok_or_else(|| VmError::invalid("machineIdentifier is none of VZMacMachineIdentifier's"))?;
         let aux =
             VZMacAuxiliaryStorage::initWithURL(VZMacAuxiliaryStorage::alloc(), &*file_url(&of.auxiliary_storage)?);
         made.setHardwareModel(&model);
@@ -84,7 +83,7 @@ pub(super) fn hardware_model(text: &str) -> Result<Retained<VZMacHardwareModel>,
     let data = bytes("hardwareModel", text)?;
     // SAFETY: a new object
     let model = unsafe { VZMacHardwareModel::initWithDataRepresentation(VZMacHardwareModel::alloc(), &data) };
-    let model = model.ok_or_else(|| wrong("hardwareModel is none of VZMacHardwareModel's"))?;
+    let model = model.ok_or_else(|| VmError::invalid("hardwareModel is none of VZMacHardwareModel's"))?;
     // SAFETY: a property
     if !unsafe { model.isSupported() } {
         let macos = NSProcessInfo::processInfo().operatingSystemVersion().majorVersion;
@@ -127,7 +126,7 @@ fn network(of: &Network) -> Result<Retained<VZVirtioNetworkDeviceConfiguration>,
             Attachment::Nat => made.setAttachment(Some(&VZNATNetworkDeviceAttachment::new())),
         }
         let address = VZMACAddress::initWithString(VZMACAddress::alloc(), &address)
-            .ok_or_else(|| wrong("macAddress is none of VZMACAddress's"))?;
+            .ok_or_else(|| VmError::invalid("macAddress is none of VZMACAddress's"))?;
         made.setMACAddress(&address);
         Ok(made)
     }
@@ -149,16 +148,12 @@ fn graphics(screen: Screen) -> Retained<VZMacGraphicsDeviceConfiguration> {
 }
 
 fn bytes(field: &str, text: &str) -> Result<Retained<NSData>, VmError> {
-    let bytes = decode(text).map_err(|why| wrong(&format!("{field} is not base64: {why}")))?;
+    let bytes = decode(text).map_err(|why| VmError::invalid(format!("{field} is not base64: {why}")))?;
     Ok(NSData::with_bytes(&bytes))
 }
 
 /// A URL of a file, of a path that is UTF-8: others were refused before, and are not bent into shape here.
 pub(super) fn file_url(path: &Path) -> Result<Retained<NSURL>, VmError> {
-    let text = path.to_str().ok_or_else(|| wrong(&format!("{}: not UTF-8", path.display())))?;
+    let text = path.to_str().ok_or_else(|| VmError::invalid(format!("{}: not UTF-8", path.display())))?;
     Ok(NSURL::fileURLWithPath(&NSString::from_str(text)))
-}
-
-fn wrong(words: &str) -> VmError {
-    VmError::new(MACRACK_DOMAIN, INVALID_DESCRIPTION, words)
 }

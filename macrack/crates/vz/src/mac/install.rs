@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use block2::RcBlock;
-use macrack_wire::classify::{MACRACK_DOMAIN, POSIX_DOMAIN};
+use macrack_wire::classify::MACRACK_DOMAIN;
 use macrack_wire::{BundleDir, BundleMachine, GoldenBundle, MacAddress, VmError};
 use objc2::AnyThread;
 use objc2::rc::autoreleasepool;
@@ -264,5 +264,5 @@ async fn download(url: &str, to: &Path) -> Result<(), VmError> {
 }
 
 fn posix(path: &Path, error: &io::Error) -> VmError {
-    VmError::new(POSIX_DOMAIN, error.raw_os_error().unwrap_or(0).into(), format!("{}: {error}", path.display()))
+    VmError::os(path.display(), error)
 }

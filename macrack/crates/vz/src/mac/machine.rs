@@ -4,7 +4,6 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use block2::RcBlock;
 use macrack_wire::VmError;
-use macrack_wire::classify::POSIX_DOMAIN;
 use objc2::AnyThread;
 use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
@@ -207,9 +206,7 @@ impl VsockPort {
 fn copy_of(connection: &VZVirtioSocketConnection) -> Result<OwnedFd, VmError> {
     // SAFETY: the connection keeps its descriptor open while it lives, which is longer than this call
     let theirs = unsafe { BorrowedFd::borrow_raw(connection.fileDescriptor()) };
-    theirs.try_clone_to_owned().map_err(|error| {
-        VmError::new(POSIX_DOMAIN, error.raw_os_error().unwrap_or(0).into(), format!("vsock descriptor: {error}"))
-    })
+    theirs.try_clone_to_owned().map_err(|error| VmError::os("vsock descriptor", &error))
 }
 
 /// A completion block that gives `answer`.
