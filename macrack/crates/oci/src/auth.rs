@@ -70,6 +70,9 @@ struct Entry {
 }
 
 impl Credentials {
+    /// The key of a Secret of type `kubernetes.io/dockerconfigjson` under which what is read here lies.
+    pub const SECRET_KEY: &str = ".dockerconfigjson";
+
     /// Reads `.dockerconfigjson`. What it says of registries that nobody asks may be of any kind.
     ///
     /// # Errors
@@ -106,14 +109,6 @@ impl Credentials {
     /// The login for a registry.
     pub fn login(&self, registry: &str) -> Option<&Login> {
         self.by_registry.get(&host(registry))
-    }
-
-    /// These, and those of `other` where there are none yet.
-    pub fn or(mut self, other: &Credentials) -> Credentials {
-        for (registry, login) in &other.by_registry {
-            self.by_registry.entry(registry.clone()).or_insert_with(|| login.clone());
-        }
-        self
     }
 }
 
