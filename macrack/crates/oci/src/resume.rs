@@ -59,15 +59,14 @@ pub enum Verdict {
     Check,
     /// What is here is of no use, and neither is the body: ask anew from the start.
     Restart(&'static str),
-    /// Nothing is wrong with what is here; ask again later.
-    Wait,
     /// It will not come.
     Gone,
     /// We are not let.
     Refused,
 }
 
-/// Judges an answer to a request for everything from `local.have` on.
+/// Judges an answer to a request for everything from `local.have` on; it is no trouble that passes by itself, which
+/// whoever sends a request waits out.
 pub fn judge(local: &Local, reply: &Reply) -> Verdict {
     let changed = matches!((&local.etag, &reply.etag), (Some(old), Some(new)) if old != new && local.have > 0);
     match reply.status {
@@ -84,8 +83,6 @@ pub fn judge(local: &Local, reply: &Reply) -> Verdict {
         StatusCode::RANGE_NOT_SATISFIABLE if local.have == local.total => Verdict::Check,
         StatusCode::RANGE_NOT_SATISFIABLE => Verdict::Restart("there is no such part"),
         StatusCode::NOT_FOUND | StatusCode::GONE => Verdict::Gone,
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Verdict::Refused,
-        status if crate::retry::is_transient(status) => Verdict::Wait,
         _ => Verdict::Refused,
     }
 }
@@ -107,7 +104,7 @@ mod tests {
 
     #[test]
     fn bytes_are_appended_only_where_they_belong() {
-        use Verdict::{Append, Check, FromStart, Gone, Refused, Wait};
+        use Verdict::{Append, Check, FromStart, Gone, Refused};
         let restart = |verdict| matches!(verdict, Verdict::Restart(_));
         let of = |have, status, range: &str, etag| {
             let local = Local { have, total: 1000, etag: Some("\"one\"".to_owned()) };
@@ -127,9 +124,6 @@ mod tests {
         assert!(restart(of(400, 206, "999-400/1000", None)), "a range that is none");
         assert_eq!(of(400, 404, "", None), Gone);
         assert_eq!(of(400, 403, "", None), Refused);
-        for busy in [429, 500, 503] {
-            assert_eq!(of(400, busy, "", None), Wait, "{busy}: what is here is kept");
-        }
         assert_eq!(of(0, 206, "0-999/1000", Some("\"two\"")), Append, "nothing is here that could differ");
     }
 }

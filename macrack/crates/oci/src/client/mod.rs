@@ -61,6 +61,20 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// With these mirrors, each registry's in their order, and these registries in plain HTTP.
+    pub fn reaching(
+        mirrors: impl IntoIterator<Item = Mirror>,
+        insecure: impl IntoIterator<Item = String>,
+    ) -> Options {
+        let mut options = Options { insecure: insecure.into_iter().collect(), ..Options::default() };
+        for mirror in mirrors {
+            options.mirrors.entry(mirror.of.clone()).or_default().push(mirror);
+        }
+        options
+    }
+}
+
 /// A mirror, `registry=URL` on the command line: `ghcr.io=https://mirror.example:5000`, or with a path in front of
 /// every repository: `ghcr.io=https://mirror.example/ghcr`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -378,13 +392,13 @@ fn checked(what: &str, digest: &str, bytes: Vec<u8>) -> Result<Vec<u8>, Error> {
     Err(Error::NotAGolden(format!("{what} has the digest {found}: it was changed on its way or in the registry")))
 }
 
+/// An answer of [`Client::send`] that was not wanted; trouble that passes is none, for that is waited out there.
 fn unexpected(what: &str, status: StatusCode) -> Error {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             Error::Denied { what: what.to_owned(), why: status.to_string() }
         }
         StatusCode::NOT_FOUND => Error::NotFound(what.to_owned()),
-        status if crate::retry::is_transient(status) => Error::transient(what, status.to_string()),
         status => Error::Invalid(format!("{what}: the registry answers {status}")),
     }
 }
@@ -410,7 +424,6 @@ pub(crate) async fn refused(what: &str, status: StatusCode, body: Body) -> Error
     let why = said.unwrap_or_else(|| status.to_string());
     match unexpected(what, status) {
         Error::Denied { what, .. } => Error::Denied { what, why },
-        Error::Transient { what, after, .. } => Error::Transient { what, why, after },
         Error::Invalid(_) => Error::Invalid(format!("{what}: the registry answers {why}")),
         other => other,
     }

@@ -46,7 +46,8 @@ impl<'a> Request<'a> {
 }
 
 impl Client {
-    /// Sends until there is an answer that another try would not change.
+    /// Sends until there is an answer that another try would not change: its status is never one that
+    /// [`is_transient`] knows.
     pub(super) async fn send(&self, origin: &Origin, request: Request<'_>) -> Result<Response<Incoming>, Error> {
         let (mut tried, mut asked_again) = (0, false);
         loop {

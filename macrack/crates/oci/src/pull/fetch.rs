@@ -75,7 +75,6 @@ impl Fetch<'_> {
                 return Ok(false);
             }
             Verdict::Gone => return Err(Error::NotFound(self.what())),
-            Verdict::Wait => return self.pause(format!("the registry answers {}", reply.status)).await.map(|()| false),
             Verdict::Refused => return Err(refused(&self.what(), reply.status, body).await),
         }
         self.local.etag = reply.etag;
