@@ -87,19 +87,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Link<S> {
     pub async fn send<T: Serialize>(&mut self, message: &T) -> Result<(), WireError> {
         let body = serde_json::to_vec(message)
             .map_err(|error| WireError::Malformed { what: "a message of this side", why: error.to_string() })?;
-        self.outgoing.clear();
-        frame::encode(&body, frame::MAX_FRAME, &mut self.outgoing)?;
-        let write = async {
-            self.stream.write_all(&self.outgoing).await?;
-            self.stream.flush().await
-        };
-        match timeout(self.limits.patience, write).await {
-            Ok(written) => Ok(written?),
-            Err(_) => Err(WireError::Timeout {
-                what: "the peer does not read what is sent to it",
-                after: self.limits.patience,
-            }),
-        }
+        let after = self.limits.patience;
+        timeout(after, self.send_body(&body))
+            .await
+            .map_err(|_| WireError::Timeout { what: "the peer does not read what is sent to it", after })?
     }
 
     /// The next frame, or `None` when the peer closed the connection between two frames. Waits for ever
