@@ -10,6 +10,7 @@
 //! time and output. A golden without the file is ready by answering; a file that cannot be run is not the
 //! same as none.
 
+use std::fs::Metadata;
 use std::future::pending;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -80,8 +81,7 @@ impl Drop for Running {
 impl Gate {
     /// The gate of the golden whose disk is mounted at `root`.
     pub fn new(root: &Path, pace: Pace) -> Self {
-        let path = root.join(DIRECTORY).join("ready");
-        let mut gate = Gate { path, pace, said: None, step: Step::Rest, wait: pace.first_wait };
+        let mut gate = Gate { path: command(root), pace, said: None, step: Step::Rest, wait: pace.first_wait };
         gate.close();
         gate
     }
@@ -181,9 +181,18 @@ fn judged(ended: io::Result<Outcome>, path: &Path, patience: Duration) -> Readin
     Readiness { state, exit_code, message }
 }
 
+/// Where the golden whose disk is mounted at `root` has its command, if it has one.
+pub(crate) fn command(root: &Path) -> PathBuf {
+    root.join(DIRECTORY).join("ready")
+}
+
+/// Whether a file can be a command.
+pub(crate) fn is_executable(file: &Metadata) -> bool {
+    file.is_file() && file.permissions().mode() & 0o111 != 0
+}
+
 fn runnable(path: &Path) -> io::Result<()> {
-    let metadata = path.metadata()?;
-    if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
+    if !is_executable(&path.metadata()?) {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
             "it is no executable file; chmod +x it, or remove it from the golden",

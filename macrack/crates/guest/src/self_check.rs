@@ -4,7 +4,6 @@
 use std::fmt::{self, Write as _};
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -12,6 +11,7 @@ use serde::Deserialize;
 use crate::disk;
 use crate::first_boot::DIRECTORY;
 use crate::probe::{Facts, Session};
+use crate::readiness;
 
 /// What was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl SelfCheck {
             facts,
             xcode: disk::newest_xcode(root).map(|xcode| xcode.app),
             auto_login: auto_login(&root.join("Library/Preferences/com.apple.loginwindow.plist")),
-            ready: ready_file(directory.join("ready")),
+            ready: ready_file(readiness::command(root)),
             left_over: left_over.into_iter().filter(|path| path.symlink_metadata().is_ok()).collect(),
         }
     }
@@ -166,7 +166,7 @@ fn auto_login(path: &Path) -> Result<Option<String>, String> {
 
 fn ready_file(path: PathBuf) -> ReadyFile {
     match fs::metadata(&path) {
-        Ok(file) if file.is_file() && file.permissions().mode() & 0o111 != 0 => ReadyFile::Executable(path),
+        Ok(file) if readiness::is_executable(&file) => ReadyFile::Executable(path),
         Ok(_) => ReadyFile::NotExecutable(path),
         Err(error) if error.kind() == io::ErrorKind::NotFound && path.symlink_metadata().is_err() => ReadyFile::Absent,
         Err(error) => ReadyFile::Unreadable(format!("{}: {error}", path.display())),
@@ -175,6 +175,8 @@ fn ready_file(path: PathBuf) -> ReadyFile {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     const LOGIN_WINDOW: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
