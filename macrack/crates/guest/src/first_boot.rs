@@ -9,7 +9,7 @@
 //! as a script that may have run: nothing runs. The record of another machine counts as none: a golden
 //! that was once an instance brings its own along.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 
 use macrack_wire::guest::{MAX_SCRIPT, printable};
-use macrack_wire::layout::{read_json, write_json, write_whole};
+use macrack_wire::layout::{read_json, write_json_lasting, write_whole};
 use macrack_wire::{FirstBoot, Refusal};
 use serde::{Deserialize, Serialize};
 use tokio::process::Child;
@@ -186,10 +186,9 @@ impl Script {
         self.forget_text();
     }
 
-    /// Flushed with the directory: a rename alone may be lost with the power, and the script would run again.
+    /// Lasting: were it lost with the power, the script would run again.
     fn put(&mut self, state: FirstBoot) -> io::Result<()> {
-        write_json(&self.record(), &Record { machine: self.machine.clone(), state: state.clone() })?;
-        File::open(&self.directory)?.sync_all()?;
+        write_json_lasting(&self.record(), &Record { machine: self.machine.clone(), state: state.clone() })?;
         self.state = state;
         Ok(())
     }

@@ -123,6 +123,13 @@ pub fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     write_whole(path, &serde_json::to_vec_pretty(value)?)
 }
 
+/// As [`write_json`], and the directory is flushed too: a rename alone may be lost with the power.
+pub fn write_json_lasting<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
+    write_json(path, value)?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(directory)?.sync_all()
+}
+
 /// Writes a file, mode 0600, whole or not at all. One process per file at a time; its threads take turns.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // two clones of one golden note its use in the same file: without turns one renames the other's half away
