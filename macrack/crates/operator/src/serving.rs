@@ -19,7 +19,6 @@ use kube::{Api, Client, ResourceExt};
 use macrack_api::names;
 use macrack_core::clock::rfc3339;
 use macrack_core::decide::csr::{Content, Facts, Request, SIGNER, Verdict, addresses, decide, of_mac};
-use macrack_core::seen::Seen;
 use serde_json::json;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
@@ -43,14 +42,15 @@ pub async fn approve(client: Client, world: Arc<World>) {
     let ours = watcher::Config::default().fields(&format!("spec.signerName={SIGNER}"));
     let events = watcher(api.clone(), ours).default_backoff();
     let mut events = std::pin::pin!(events);
-    let mut waiting: BTreeMap<String, CertificateSigningRequest> = BTreeMap::new();
+    // each with what was read in it when it came
+    let mut waiting: BTreeMap<String, (CertificateSigningRequest, Request)> = BTreeMap::new();
     loop {
         // before the caches are looked at: a change meanwhile is then no missed one
         let mut changed = std::pin::pin!(world.changed.notified());
         changed.as_mut().enable();
         let mut settled = Vec::new();
-        for (name, csr) in &waiting {
-            if judge((&api, &nodes), &world, csr).await {
+        for (name, (csr, request)) in &waiting {
+            if judge((&api, &nodes), &world, csr, request).await {
                 settled.push(name.clone());
             }
         }
@@ -61,7 +61,8 @@ pub async fn approve(client: Client, world: Arc<World>) {
                 Some(Ok(Event::Apply(csr) | Event::InitApply(csr))) => {
                     waiting.remove(&csr.name_any());
                     if is_open(&csr) && of_mac(csr.spec.username.as_deref().unwrap_or_default()).is_some() {
-                        waiting.insert(csr.name_any(), csr);
+                        let request = read(&csr);
+                        waiting.insert(csr.name_any(), (csr, request));
                     }
                 }
                 Some(Ok(Event::Delete(csr))) => { waiting.remove(&csr.name_any()); }
@@ -85,9 +86,10 @@ async fn judge(
     (api, nodes): (&Api<CertificateSigningRequest>, &Api<Node>),
     world: &World,
     csr: &CertificateSigningRequest,
+    request: &Request,
 ) -> bool {
     let name = csr.name_any();
-    let mut facts = gather(world, csr);
+    let mut facts = gather(world, request.clone());
     let mut verdict = decide(&facts);
     if verdict == Verdict::Approve {
         verdict = match sharing(nodes, &facts).await {
@@ -138,17 +140,12 @@ fn is_final(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429)
 }
 
-fn gather(world: &World, csr: &CertificateSigningRequest) -> Facts {
-    let request = read(csr);
+fn gather(world: &World, request: Request) -> Facts {
     let mac_node = of_mac(&request.username).unwrap_or_default().to_owned();
     let own = names::node(&mac_node);
     Facts {
         mac_node: world.nodes.get(&Key::cluster(&mac_node)).map(|node| node.as_ref().clone()),
-        node: match world.kube_nodes.get(&Key::cluster(&own)) {
-            Seen::Present(node) => Seen::Present(node.as_ref().clone()),
-            Seen::Absent => Seen::Absent,
-            Seen::Unknown(why) => Seen::Unknown(why),
-        },
+        node: world.kube_nodes.get(&Key::cluster(&own)).map(|node| node.as_ref().clone()),
         sharing: Vec::new(),
         request,
     }
