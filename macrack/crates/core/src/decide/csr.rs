@@ -14,8 +14,6 @@ use crate::seen::Seen;
 
 /// The signer that a kubelet's serving certificate comes from.
 pub const SIGNER: &str = "kubernetes.io/kubelet-serving";
-/// Whom a request of a Mac's agent is from, before the serial.
-const AGENT: &str = "system:serviceaccount:macrack-agents:macrack-agent-";
 /// What a serving certificate is for; the last may stand beside the first two (kubelet-serving's own rules).
 const USAGES: [&str; 3] = ["server auth", "digital signature", "key encipherment"];
 
@@ -77,9 +75,14 @@ pub enum Verdict {
     Deny(String),
 }
 
+/// Whom a request of a Mac's agent is from, before its MacNode's name.
+fn agents() -> String {
+    format!("system:serviceaccount:{}:{}", names::AGENT_NAMESPACE, names::agent_account(""))
+}
+
 /// Name of the MacNode whose agent made the request, if one did.
 pub fn of_mac(username: &str) -> Option<&str> {
-    username.strip_prefix(AGENT).filter(|serial| !serial.is_empty())
+    username.strip_prefix(&agents()).filter(|serial| !serial.is_empty())
 }
 
 /// Judges one request.
@@ -194,7 +197,7 @@ mod tests {
         Facts {
             request: Request {
                 name: "macrack-serving-h4xk29q0lw".into(),
-                username: format!("{AGENT}h4xk29q0lw"),
+                username: agents() + "h4xk29q0lw",
                 token_node: Some("macrack-h4xk29q0lw".into()),
                 signer: SIGNER.into(),
                 usages: vec!["digital signature".into(), "server auth".into()],
@@ -233,7 +236,7 @@ mod tests {
         for (username, signer) in [
             ("system:node:worker-1", SIGNER),
             ("system:serviceaccount:team-a:macrack-agent-h4xk29q0lw", SIGNER),
-            (AGENT, SIGNER),
+            (agents().as_str(), SIGNER),
             ("system:serviceaccount:macrack-agents:macrack-agent-h4xk29q0lw", "example.com/mine"),
         ] {
             let mut facts = facts();
