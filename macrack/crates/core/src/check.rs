@@ -14,18 +14,17 @@ use crate::{
 
 /// What a plan about a chassis would break.
 pub fn node(facts: &Facts, plan: &Plan) -> Result<(), String> {
-    let status = facts.node.status.clone().unwrap_or_default();
     for step in &plan.steps {
         match step {
-            Step::SetSlots { to, .. } => slots(facts, &status.slots, to)?,
+            Step::SetSlots { to, .. } => slots(facts, facts.slots(), to)?,
             Step::ClearLease { lease_uid, .. } => clear(facts, plan, lease_uid)?,
             Step::Bind { lease_ref, .. } => {
                 let floor = after(lease_ref.bound_at.0, macrack_api::duration::FLOOR);
                 ensure(lease_ref.earliest_release_at.0 >= floor, "a floor below 24 hours")?;
-                ensure(status.lease_ref.is_none(), "a second lease on a chassis")?;
+                ensure(facts.lease_ref().is_none(), "a second lease on a chassis")?;
             }
             Step::RaiseFloor { to, .. } => {
-                let old = status.lease_ref.as_ref().map(|r| r.earliest_release_at.0);
+                let old = facts.lease_ref().map(|r| r.earliest_release_at.0);
                 ensure(old.is_some_and(|old| *to > old), "a floor that falls")?;
             }
             _ => {}
@@ -39,11 +38,10 @@ pub fn node(facts: &Facts, plan: &Plan) -> Result<(), String> {
 fn reboot(facts: &Facts, plan: &Plan) -> Result<(), String> {
     let Some(planned) = &plan.status else { return Ok(()) };
     let read = |field: &str| planned.get(field).filter(|value| !value.is_null()).cloned();
-    let was = facts.node.status.clone().unwrap_or_default();
-    let agent = was.agent.as_ref();
+    let (was, agent) = (facts.status(), facts.agent());
     if let Some(new) = read("reboot") {
         let new: Reboot = serde_json::from_value(new).map_err(|e| format!("status.reboot: {e}"))?;
-        let old = was.reboot.as_ref();
+        let old = was.and_then(|was| was.reboot.as_ref());
         let same = old.filter(|old| old.requested_at == new.requested_at);
         let replaced = old.filter(|_| same.is_none());
         ensure(replaced.is_none_or(|old| old.done_boot_id.is_some()), "a reboot asked for while another is not done")?;
@@ -67,7 +65,7 @@ fn reboot(facts: &Facts, plan: &Plan) -> Result<(), String> {
         let listed = |list: serde_json::Value| list.as_array().is_some_and(|l| l.iter().any(|e| e["reason"] == stuck));
         entry.reason == stuck && !read("quarantine").is_some_and(listed)
     };
-    if let Some(entry) = was.quarantine.iter().find(is_left) {
+    if let Some(entry) = was.and_then(|was| was.quarantine.iter().find(is_left)) {
         let by_hand = facts.node.spec.cleared_quarantine.as_deref() == Some(entry.token().as_str());
         let earned = agent.is_some_and(|a| {
             a.boot_id != entry.boot_id && a.quota.checked_boot_id.as_ref() == Some(&a.boot_id) && !a.quota.stuck
@@ -85,9 +83,9 @@ fn slots(facts: &Facts, from: &[Slot], to: &[Slot]) -> Result<(), String> {
     ensure(to.len() <= macrack_api::names::VMS_PER_MAC, "more than two slots")?;
     let twice = to.iter().enumerate().any(|(i, a)| to[..i].iter().any(|b| a.uid == b.uid || a.slot == b.slot));
     ensure(!twice, "one uid or number in two slots")?;
-    let agent = facts.node.status.as_ref().and_then(|s| s.agent.as_ref());
     for old in from {
-        let wiped = agent.is_some_and(|a| a.vms.iter().any(|vm| vm.uid == old.uid && vm.state == VmState::Wiped));
+        let wiped =
+            facts.agent().is_some_and(|a| a.vms.iter().any(|vm| vm.uid == old.uid && vm.state == VmState::Wiped));
         match to.iter().find(|new| new.uid == old.uid) {
             None => ensure(
                 old.order == Order::Wipe && wiped,
@@ -99,17 +97,15 @@ fn slots(facts: &Facts, from: &[Slot], to: &[Slot]) -> Result<(), String> {
             }
         }
     }
-    let holder = facts.node.status.as_ref().and_then(|s| s.lease_ref.as_ref());
+    let holder = facts.lease_ref();
     let foreign = |s: &Slot| s.order != Order::Wipe && holder.is_none_or(|r| r.namespace != s.namespace);
     let is_new = |s: &&Slot| from.iter().all(|old| old.uid != s.uid);
     ensure(!to.iter().filter(is_new).any(foreign), "a slot given to another namespace than that of the lease")?;
-    let unheld = facts.node.status.as_ref().is_none_or(|s| s.lease_ref.is_none());
-    ensure(!unheld || to.iter().all(|s| s.order == Order::Wipe), "a VM on a chassis that nobody leases")
+    ensure(holder.is_some() || to.iter().all(|s| s.order == Order::Wipe), "a VM on a chassis that nobody leases")
 }
 
 fn clear(facts: &Facts, plan: &Plan, lease_uid: &str) -> Result<(), String> {
-    let status = facts.node.status.clone().unwrap_or_default();
-    let Some(lease_ref) = &status.lease_ref else {
+    let Some(lease_ref) = facts.lease_ref() else {
         return Err("leaseRef cleared where there is none".into());
     };
     ensure(lease_ref.uid == *lease_uid, "the leaseRef of another lease cleared")?;
@@ -117,9 +113,9 @@ fn clear(facts: &Facts, plan: &Plan, lease_uid: &str) -> Result<(), String> {
         facts.clocks.both_past(lease_ref.earliest_release_at.0),
         "a chassis released before its floor by both clocks",
     )?;
-    ensure(status.slots.is_empty(), "a chassis released with a slot in use")?;
+    ensure(facts.slots().is_empty(), "a chassis released with a slot in use")?;
     ensure(
-        status.agent.is_some_and(|a| a.vms.iter().all(|vm| vm.state == VmState::Wiped)),
+        facts.agent().is_some_and(|a| a.vms.iter().all(|vm| vm.state == VmState::Wiped)),
         "a chassis released with remains on its disk",
     )?;
     let marked = lease_ref.releasing || plan.steps.iter().any(|s| matches!(s, Step::MarkReleasing { .. }));

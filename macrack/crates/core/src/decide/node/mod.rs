@@ -29,13 +29,13 @@ use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 use kube::ResourceExt;
 use macrack_api::{
     InstanceClassSpec, MacNode, MacNodeClass, MacNodeLease, MacOSInstance, RackConfigSpec, names,
-    rack::node::{LeaseRef, MacNodeStatus, VmState},
+    rack::node::{AgentStatus, LeaseRef, MacNodeStatus, Quarantine, Slot, VmState},
 };
 
 pub use hold::{Hold, maximum};
 pub use orders::capacity;
 pub use status::{Leasable, leasable};
-pub use wipes::{digest, in_words};
+pub use wipes::{digest, in_words, wiped};
 
 use crate::{
     clock::Clocks,
@@ -61,7 +61,8 @@ pub struct Facts {
     pub instances: Seen<Vec<MacOSInstance>>,
     /// For each uid in a slot: the instance of that namespace and name, whatever its uid.
     pub holders: BTreeMap<String, Seen<MacOSInstance>>,
-    /// Of every image that has one: the Secret in the operator's namespace that its registry wants to see.
+    /// Of each image that the chassis is to have (`prefetchImageNames`, and those of `holders`) and that has one: the
+    /// Secret in the operator's namespace that its registry wants to see.
     pub pull_secrets: BTreeMap<String, String>,
     /// Instance classes by name.
     pub sizes: BTreeMap<String, InstanceClassSpec>,
@@ -80,16 +81,22 @@ pub struct Facts {
 }
 
 impl Facts {
-    fn status(&self) -> MacNodeStatus {
-        self.node.status.clone().unwrap_or_default()
+    pub(crate) fn status(&self) -> Option<&MacNodeStatus> {
+        self.node.status.as_ref()
     }
-    fn lease_ref(&self) -> Option<&LeaseRef> {
-        self.node.status.as_ref()?.lease_ref.as_ref()
+    pub(crate) fn lease_ref(&self) -> Option<&LeaseRef> {
+        self.status()?.lease_ref.as_ref()
+    }
+    pub(crate) fn agent(&self) -> Option<&AgentStatus> {
+        self.status()?.agent.as_ref()
+    }
+    /// The slots as they are.
+    pub(crate) fn slots(&self) -> &[Slot] {
+        self.status().map_or(&[], |status| &status.slots)
     }
     /// What the agent says of a VM.
     fn vm(&self, uid: &str) -> Option<VmState> {
-        let agent = self.node.status.as_ref()?.agent.as_ref()?;
-        agent.vms.iter().find(|vm| vm.uid == uid).map(|vm| vm.state)
+        self.agent()?.vms.iter().find(|vm| vm.uid == uid).map(|vm| vm.state)
     }
     /// The floor of the last lease that the Mac itself remembers.
     fn remembered_floor(&self) -> Option<Timestamp> {
@@ -97,8 +104,7 @@ impl Facts {
     }
     /// The agent has reported, and nothing of anybody is left on the disk.
     fn disk_is_empty(&self) -> bool {
-        let agent = self.node.status.as_ref().and_then(|s| s.agent.as_ref());
-        agent.is_some_and(|a| a.vms.iter().all(|vm| vm.state == VmState::Wiped))
+        self.agent().is_some_and(|a| a.vms.iter().all(|vm| vm.state == VmState::Wiped))
     }
 }
 
@@ -119,8 +125,9 @@ pub fn decide(facts: &Facts) -> Plan {
     if node.metadata.deletion_timestamp.is_some() && facts.lease_ref().is_none() {
         return plan; // nothing holds it: it may go, and `gone` clears up behind it
     }
+    let quarantine = quarantine::decide(node, facts.clocks.operator);
     place::restore_lease(facts, &mut plan);
-    place::ensure(facts, &mut plan);
+    place::ensure(facts, &quarantine, &mut plan);
     place::revoke(facts, &mut plan);
     place::hand_on_pull_secrets(facts, &mut plan);
     if let (Some(to), Some(lease_ref)) = (hold.raised_floor(), facts.lease_ref()) {
@@ -128,26 +135,25 @@ pub fn decide(facts: &Facts) -> Plan {
         plan.steps.push(Step::RaiseFloor { mac_node, mac_node_uid, lease_uid: lease_ref.uid.clone(), to });
     }
     wipes::keep(facts, &mut plan);
-    let slots = orders::decide(facts, &hold);
-    let was = facts.status().slots;
-    if slots != was {
+    let slots = orders::decide(facts, &hold, &quarantine);
+    if slots != facts.slots() {
         plan.steps.push(Step::SetSlots {
             mac_node: name.clone(),
             mac_node_uid,
             lease_uid: facts.lease_ref().map(|r| r.uid.clone()),
-            from: was,
+            from: facts.slots().to_vec(),
             to: slots.clone(),
         });
     }
     match releasable(facts, &hold).filter(|_| slots.is_empty()) {
-        Some(lease_ref) => release(facts, lease_ref, &mut plan),
+        Some(lease_ref) => release(facts, lease_ref, &quarantine, &mut plan),
         // the access follows the slots as they are now: what was just decided is granted in the next pass
         None => place::grant(facts, &hold, &mut plan),
     }
     if let Some(moment) = hold.next_moment(facts) {
         plan.wake_at(moment);
     }
-    status::write(facts, &hold, &mut plan);
+    status::write(facts, &hold, quarantine, &mut plan);
     plan
 }
 
@@ -163,13 +169,13 @@ pub fn settles_reboot(node: &MacNode, now: Timestamp) -> bool {
 
 /// The lease that may be taken off now: it is over, and nothing of it is left in a slot or on the disk.
 fn releasable<'a>(facts: &'a Facts, hold: &Hold) -> Option<&'a LeaseRef> {
-    let empty = facts.status().slots.is_empty() && facts.disk_is_empty();
+    let empty = facts.slots().is_empty() && facts.disk_is_empty();
     facts.lease_ref().filter(|_| empty && hold.may_release() && facts.node.spec.retirement.is_none())
 }
 
 /// The end of a lease, in the order that leaves nothing behind at a crash after any step:
 /// access gone → `releasing` → taint back to unleased → leaseRef cleared.
-fn release(facts: &Facts, lease_ref: &LeaseRef, plan: &mut Plan) {
+fn release(facts: &Facts, lease_ref: &LeaseRef, quarantine: &[Quarantine], plan: &mut Plan) {
     let (name, uid) = (facts.node.name_any(), lease_ref.uid.clone());
     let mac_node_uid = facts.node.uid().unwrap_or_default();
     let account = names::agent_account(&name);
@@ -184,7 +190,7 @@ fn release(facts: &Facts, lease_ref: &LeaseRef, plan: &mut Plan) {
         if plan.steps.iter().any(place::writes_node) {
             return; // that write still carries the tenant's taint: it is turned in the next pass
         }
-        plan.steps.extend(place::patch_node(facts, None));
+        plan.steps.extend(place::patch_node(facts, None, quarantine));
     }
     if facts.kube_node.is_unknown() {
         return; // its taint may still be the tenant's

@@ -5,24 +5,20 @@ use macrack_api::{
     InstanceClassSpec, MacNodeClassSpec, MacOSInstance,
     instance::macos_instance::PowerState,
     names::{FINALIZER_INSTANCE, VMS_PER_MAC},
-    rack::node::{Order, Slot, VmState},
+    rack::node::{Order, Quarantine, Slot, VmState},
 };
 
 use super::{Facts, Hold};
 use crate::seen::Seen;
 
 /// The slots as they should be.
-pub(super) fn decide(facts: &Facts, hold: &Hold) -> Vec<Slot> {
-    let mut slots: Vec<Slot> = facts
-        .status()
-        .slots
-        .into_iter()
-        .filter(|slot| !is_empty(facts, slot))
-        .map(|slot| Slot { order: order(facts, hold, &slot), ..slot })
-        .collect();
+pub(super) fn decide(facts: &Facts, hold: &Hold, quarantine: &[Quarantine]) -> Vec<Slot> {
+    let kept = facts.slots().iter().filter(|slot| !is_empty(facts, slot));
+    let mut slots: Vec<Slot> =
+        kept.map(|slot| Slot { order: order(facts, hold, quarantine, slot), ..slot.clone() }).collect();
     adopt_orphans(facts, hold, &mut slots);
     if hold.takes_instances() {
-        award(facts, hold, &mut slots);
+        award(facts, hold, quarantine, &mut slots);
     }
     slots.sort_by_key(|slot| slot.slot);
     slots
@@ -34,7 +30,7 @@ fn is_empty(facts: &Facts, slot: &Slot) -> bool {
 }
 
 /// What the agent is to do with the VM in this slot. Wipe is never taken back; what cannot be read changes nothing.
-fn order(facts: &Facts, hold: &Hold, slot: &Slot) -> Order {
+fn order(facts: &Facts, hold: &Hold, quarantine: &[Quarantine], slot: &Slot) -> Order {
     if slot.order == Order::Wipe {
         return Order::Wipe;
     }
@@ -67,10 +63,7 @@ fn order(facts: &Facts, hold: &Hold, slot: &Slot) -> Order {
         return Order::Stop;
     }
     match powered(instance) {
-        Order::Run => {
-            let quarantine = super::quarantine::decide(&facts.node, facts.clocks.operator);
-            super::reboot::order(facts, &quarantine, slot)
-        }
+        Order::Run => super::reboot::order(facts, quarantine, slot),
         stopped => stopped,
     }
 }
@@ -90,7 +83,7 @@ fn ending(facts: &Facts, slot: &Slot) -> Order {
 
 /// A VM on the disk that no slot names is given a free slot to be wiped in, unless its instance may still get one.
 fn adopt_orphans(facts: &Facts, hold: &Hold, slots: &mut Vec<Slot>) {
-    let Some(agent) = facts.node.status.as_ref().and_then(|s| s.agent.as_ref()) else {
+    let Some(agent) = facts.agent() else {
         return;
     };
     let Seen::Present(instances) = &facts.instances else {
@@ -124,8 +117,8 @@ fn free_slot(slots: &[Slot]) -> Option<i32> {
 
 /// Oldest first, those that wait get the free slots. One whose VM is on the disk already (its MacNode was made again)
 /// comes before them.
-fn award(facts: &Facts, hold: &Hold, slots: &mut Vec<Slot>) {
-    let (Seen::Present(instances), true) = (&facts.instances, gives(facts)) else {
+fn award(facts: &Facts, hold: &Hold, quarantine: &[Quarantine], slots: &mut Vec<Slot>) {
+    let (Seen::Present(instances), true) = (&facts.instances, gives(facts, quarantine)) else {
         return;
     };
     let mut waiting: Vec<&MacOSInstance> = instances.iter().filter(|i| waits(facts, i, hold, slots)).collect();
@@ -148,13 +141,10 @@ fn award(facts: &Facts, hold: &Hold, slots: &mut Vec<Slot>) {
 
 /// Whether this chassis gives out slots at all: its agent has reported what is there, nothing in that very report
 /// quarantines it, it is not in maintenance, the namespace stays, and the lease says that it has this chassis.
-fn gives(facts: &Facts) -> bool {
-    let reported = facts.node.status.as_ref().is_some_and(|s| s.agent.is_some());
-    let quarantined = !super::quarantine::decide(&facts.node, facts.clocks.operator).is_empty();
-    let drained = facts.node.spec.drain;
-    reported
-        && !quarantined
-        && !drained
+fn gives(facts: &Facts, quarantine: &[Quarantine]) -> bool {
+    facts.agent().is_some()
+        && quarantine.is_empty()
+        && !facts.node.spec.drain
         && facts.namespace_ending.present() == Some(&false)
         && super::hold::is_told(facts)
 }
@@ -167,7 +157,7 @@ fn waits(facts: &Facts, instance: &MacOSInstance, hold: &Hold, slots: &[Slot]) -
     may_run(instance, hold)
         && ours
         && instance.finalizers().iter().any(|f| f == FINALIZER_INSTANCE)
-        && facts.status().slots.iter().chain(slots).all(|s| s.uid != uid)
+        && facts.slots().iter().chain(slots).all(|s| s.uid != uid)
 }
 
 /// Whether it can still win a slot: not one that goes, that lost once, or that is older than the lease's deletion.

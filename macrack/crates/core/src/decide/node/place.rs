@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use kube::ResourceExt;
 use macrack_api::{
     names::{self, FINALIZER_NODE},
-    rack::node::{LeaseRef, Slot},
+    rack::node::{LeaseRef, Quarantine, Slot},
 };
 use serde_json::{Value, json};
 
@@ -64,7 +64,7 @@ fn remembered(facts: &Facts) -> Option<LeaseRef> {
 }
 
 /// The Node and the agent's own access exist and are as they should be.
-pub(super) fn ensure(facts: &Facts, plan: &mut Plan) {
+pub(super) fn ensure(facts: &Facts, quarantine: &[Quarantine], plan: &mut Plan) {
     let name = facts.node.name_any();
     let lease = tainting(facts);
     match &facts.kube_node {
@@ -73,7 +73,7 @@ pub(super) fn ensure(facts: &Facts, plan: &mut Plan) {
             let object = Ref::cluster(Kind::Node, &names::node(&name));
             plan.steps.push(Step::Create { object, body: render::new(&facts.node, lease.as_ref()) });
         }
-        Seen::Present(_) => plan.steps.extend(patch_node(facts, lease.as_ref())),
+        Seen::Present(_) => plan.steps.extend(patch_node(facts, lease.as_ref(), quarantine)),
     }
     let accounts = |object: &Ref| object.kind == Kind::ServiceAccount;
     let retired = facts.node.spec.retirement.is_some();
@@ -109,10 +109,9 @@ pub(super) fn writes_node(step: &Step) -> bool {
 }
 
 /// Brings labels, taints and the cordon of an existing Node to what they should be, in one write.
-pub(super) fn patch_node(facts: &Facts, lease: Option<&LeaseRef>) -> Option<Step> {
+pub(super) fn patch_node(facts: &Facts, lease: Option<&LeaseRef>, quarantine: &[Quarantine]) -> Option<Step> {
     let node = facts.kube_node.present()?;
-    let quarantined = !super::quarantine::decide(&facts.node, facts.clocks.operator).is_empty();
-    let patch = render::patch(node, &facts.node, lease, quarantined)?;
+    let patch = render::patch(node, &facts.node, lease, !quarantine.is_empty())?;
     Some(Step::PatchNode {
         name: node.name_any(),
         resource_version: node.resource_version().unwrap_or_default(),
@@ -128,8 +127,7 @@ pub(super) fn grant(facts: &Facts, hold: &Hold, plan: &mut Plan) {
     if lease_ref.releasing || *hold == Hold::Unreadable || facts.namespace_ending.present() != Some(&false) {
         return; // a namespace on its way out takes nothing new; a lost Role stops nothing
     }
-    let slots = facts.status().slots;
-    let inside: Vec<_> = slots.iter().filter(|s| s.namespace == lease_ref.namespace).collect();
+    let inside: Vec<_> = facts.slots().iter().filter(|s| s.namespace == lease_ref.namespace).collect();
     let secrets = inside.iter().filter_map(|s| {
         let first_boot = facts.holders.get(&s.uid)?.present()?.spec.first_boot.as_ref()?;
         Some(first_boot.script_from.secret_key_ref.name.clone())
@@ -148,11 +146,11 @@ pub(super) fn grant(facts: &Facts, hold: &Hold, plan: &mut Plan) {
 /// The agent may read the pull secrets of the images that its chassis is to have, by name, in the operator's namespace;
 /// without a lease none.
 pub(super) fn hand_on_pull_secrets(facts: &Facts, plan: &mut Plan) {
-    let status = facts.status();
-    let leased = status.lease_ref.as_ref().is_some_and(|lease| !lease.releasing);
-    let of_slot = |slot: &Slot| Some(facts.holders.get(&slot.uid)?.present()?.spec.image_name.clone());
-    let images = status.prefetch_image_names.iter().cloned().chain(status.slots.iter().filter_map(of_slot));
-    let secrets: BTreeSet<String> = images.filter_map(|image| facts.pull_secrets.get(&image).cloned()).collect();
+    let leased = facts.lease_ref().is_some_and(|lease| !lease.releasing);
+    let prefetch = facts.status().map_or(&[][..], |status| &status.prefetch_image_names);
+    let of_slot = |slot: &Slot| Some(&facts.holders.get(&slot.uid)?.present()?.spec.image_name);
+    let images = prefetch.iter().chain(facts.slots().iter().filter_map(of_slot));
+    let secrets: BTreeSet<String> = images.filter_map(|image| facts.pull_secrets.get(image).cloned()).collect();
     let (role, binding) = access::pull_secrets(&facts.node.name_any(), &secrets);
     for (object, body) in [role, binding] {
         if leased && !secrets.is_empty() {

@@ -60,7 +60,7 @@ pub(super) fn needed<'a>(quarantine: &'a [Quarantine], agent: Option<&AgentStatu
 pub(super) fn order(facts: &Facts, quarantine: &[Quarantine], slot: &Slot) -> Order {
     let state = facts.vm(&slot.uid);
     let runs = matches!(state, Some(VmState::Starting | VmState::Running | VmState::Stopping));
-    let waits = needed(quarantine, facts.status().agent.as_ref()).is_some();
+    let waits = needed(quarantine, facts.agent()).is_some();
     let drained = facts.node.spec.drain && state != Some(VmState::Unknown);
     if drained || (waits && (runs || slot.order == Order::Stop)) { Order::Stop } else { Order::Run }
 }
@@ -78,12 +78,12 @@ fn in_the_way(agent: &AgentStatus) -> Vec<&str> {
 pub(super) fn decide(facts: &Facts, quarantine: &[Quarantine]) -> Outcome {
     let status = facts.status();
     let mut outcome = Outcome {
-        reboot: status.reboot,
-        policy_reboot_at: status.policy_reboot_at,
+        reboot: status.and_then(|status| status.reboot.clone()),
+        policy_reboot_at: status.and_then(|status| status.policy_reboot_at.clone()),
         fact: (ConditionStatus::True, Because::NotAsked, "nothing asks for a reboot".into()),
         wake: None,
     };
-    let Some(agent) = &status.agent else { return outcome };
+    let Some(agent) = facts.agent() else { return outcome };
     let mut just_done = false;
     if let Some(reboot) = open(&mut outcome.reboot)
         && reboot.boot_id.as_deref() != Some(&agent.boot_id)

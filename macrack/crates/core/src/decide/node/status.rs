@@ -6,7 +6,8 @@ use macrack_api::{
     condition::ConditionStatus,
     names,
     rack::node::{
-        AgentStatus, MacNodeCondition as Is, MacNodePhase as Phase, MacNodeReason as Because, Order, VmState,
+        AgentStatus, MacNodeCondition as Is, MacNodePhase as Phase, MacNodeReason as Because, Order, Quarantine,
+        VmState,
     },
 };
 use serde_json::json;
@@ -251,15 +252,15 @@ pub fn leasable(
     now: Timestamp,
 ) -> Leasable {
     let no = |because, words: String| Leasable::No(because, words);
-    let status = node.status.clone().unwrap_or_default();
-    let agent = status.agent.as_ref();
+    let status = node.status.as_ref();
+    let agent = status.and_then(|status| status.agent.as_ref());
     if node.metadata.deletion_timestamp.is_some() {
         return no(Because::Deleting, "the MacNode is being deleted".into());
     }
     if let Some(retirement) = &node.spec.retirement {
         return no(Because::Retired, format!("retired: {}", retirement.reason));
     }
-    if let Some(held) = &status.lease_ref {
+    if let Some(held) = status.and_then(|status| status.lease_ref.as_ref()) {
         return no(Because::Leased, format!("leased until at least {}", rfc3339(held.earliest_release_at.0)));
     }
     if let Some(entry) = super::quarantine::decide(node, now).first() {
@@ -286,7 +287,8 @@ pub fn leasable(
             return no(because, words);
         }
     }
-    if !status.slots.is_empty() || agent.is_none_or(|a| a.vms.iter().any(|vm| vm.state != VmState::Wiped)) {
+    let in_slots = status.is_some_and(|status| !status.slots.is_empty());
+    if in_slots || agent.is_none_or(|a| a.vms.iter().any(|vm| vm.state != VmState::Wiped)) {
         return no(Because::NotWiped, "remains of a VM are still on the disk and are wiped first".into());
     }
     let cordoned = kube_node.present().and_then(|n| n.spec.as_ref()?.unschedulable).unwrap_or(false);
@@ -308,13 +310,12 @@ fn unreachable_since(facts: &Facts, config: &RackConfigSpec) -> Result<Option<Ti
 }
 
 /// Writes the whole status of the operator's.
-pub(super) fn write(facts: &Facts, hold: &Hold, plan: &mut Plan) {
+pub(super) fn write(facts: &Facts, hold: &Hold, quarantine: Vec<Quarantine>, plan: &mut Plan) {
     let now = facts.clocks.operator;
-    let old = facts.status();
-    let agent = old.agent.as_ref();
-    let quarantine = super::quarantine::decide(&facts.node, now);
+    let agent = facts.agent();
     let stuck = quarantine.iter().any(|q| q.reason == Because::QuotaStuck.as_str());
-    let mut conditions = Conditions::over(&old.conditions, facts.node.metadata.generation, now);
+    let old = facts.status().map_or(&[][..], |status| &status.conditions);
+    let mut conditions = Conditions::over(old, facts.node.metadata.generation, now);
     let ready_agent = agent_ready(agent, &facts.kube_node);
     let answers = ready_agent.0 == ConditionStatus::True;
     for (type_, (status, because, words)) in [
@@ -366,7 +367,7 @@ pub(super) fn write(facts: &Facts, hold: &Hold, plan: &mut Plan) {
 fn summary(
     facts: &Facts,
     hold: &Hold,
-    (quarantine, reboot): (&[macrack_api::rack::node::Quarantine], &Fact),
+    (quarantine, reboot): (&[Quarantine], &Fact),
     unreachable: Option<Timestamp>,
     answers: bool,
     leasable: &Leasable,
@@ -409,7 +410,7 @@ fn summary(
         );
     }
     if facts.node.spec.drain {
-        let busy = facts.status().slots.iter().filter(|s| facts.vm(&s.uid).is_none_or(|vm| !vm.at_rest())).count();
+        let busy = facts.slots().iter().filter(|s| facts.vm(&s.uid).is_none_or(|vm| !vm.at_rest())).count();
         let words = match busy {
             0 => {
                 "in maintenance: nothing runs on it; `kubectl macrack maintenance --off` starts everything again".into()
@@ -429,7 +430,7 @@ fn summary(
         return (Phase::Leased, fact(false, Because::ClassNotFound, words));
     }
     if let Some(lease_ref) = facts.lease_ref() {
-        let running = facts.status().slots.iter().filter(|s| s.order == Order::Run).count();
+        let running = facts.slots().iter().filter(|s| s.order == Order::Run).count();
         let until = rfc3339(lease_ref.earliest_release_at.0);
         let words = match hold {
             Hold::Live { .. } | Hold::Unreadable => {

@@ -3,7 +3,7 @@
 //! Invariant: a receipt is kept before the slot that shows it is emptied: the agent reports it only while the uid has a
 //! slot.
 
-use macrack_api::rack::node::{Slot, VmState, WipeReceipt, WipeRecord};
+use macrack_api::rack::node::{AgentStatus, Slot, VmState, WipeReceipt, WipeRecord};
 use sha2::{Digest, Sha256};
 
 use super::Facts;
@@ -38,11 +38,10 @@ pub fn in_words(record: &WipeRecord, receipt: &WipeReceipt) -> String {
 
 /// Keeps the receipts that the agent reports of VMs in slots and that are not kept yet.
 pub(super) fn keep(facts: &Facts, plan: &mut Plan) {
-    let status = facts.status();
-    let from = status.wipes.clone();
+    let from = facts.status().map_or(&[][..], |status| &status.wipes);
     let known = |record: &WipeRecord| from.iter().any(|old| old.uid == record.uid && old.digest == record.digest);
     let new: Vec<(WipeRecord, WipeReceipt)> =
-        status.slots.iter().filter_map(|slot| record(facts, slot)).filter(|(record, _)| !known(record)).collect();
+        facts.slots().iter().filter_map(|slot| record(facts, slot)).filter(|(record, _)| !known(record)).collect();
     if new.is_empty() {
         return;
     }
@@ -54,23 +53,26 @@ pub(super) fn keep(facts: &Facts, plan: &mut Plan) {
     plan.steps.push(Step::KeepWipes {
         mac_node: facts.node.name_any(),
         mac_node_uid: facts.node.uid().unwrap_or_default(),
-        from,
+        from: from.to_vec(),
         to,
         new,
     });
 }
 
+/// The receipt of the VM in this slot, once the agent reports it Wiped.
+pub fn wiped<'a>(agent: &'a AgentStatus, slot: &Slot) -> Option<&'a WipeReceipt> {
+    agent.vms.iter().find(|vm| vm.uid == slot.uid && vm.state == VmState::Wiped)?.wipe.as_ref()
+}
+
 fn record(facts: &Facts, slot: &Slot) -> Option<(WipeRecord, WipeReceipt)> {
-    let agent = facts.node.status.as_ref()?.agent.as_ref()?;
-    let vm = agent.vms.iter().find(|vm| vm.uid == slot.uid && vm.state == VmState::Wiped)?;
-    let receipt = vm.wipe.clone()?;
+    let receipt = wiped(facts.agent()?, slot)?;
     let record = WipeRecord {
         uid: slot.uid.clone(),
         namespace: slot.namespace.clone(),
         name: slot.name.clone(),
         lease_uid: facts.lease_ref().map(|lease| lease.uid.clone()),
         wiped_at: receipt.finished_at.clone(),
-        digest: digest(&receipt),
+        digest: digest(receipt),
     };
-    Some((record, receipt))
+    Some((record, receipt.clone()))
 }
