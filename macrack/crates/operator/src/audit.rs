@@ -18,10 +18,10 @@ use std::sync::{Mutex, PoisonError};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use macrack_api::MacNode;
-use macrack_api::rack::node::{LeaseRef, Order, VmState};
-use macrack_core::decide::node::digest;
+use macrack_api::rack::node::{LeaseRef, Order};
+use macrack_core::decide::node::{digest, wiped};
+use macrack_oci::digest::of as sha256;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 /// What the first line has in the place of a digest.
 const BEGINNING: &str = "sha256:0";
@@ -86,10 +86,7 @@ fn news(known: &Known, node: &MacNode, now: Timestamp) -> Vec<Value> {
     let written = known.lease.as_ref().and_then(uid);
     // wipes first: they are of the lease that ends
     for slot in status.slots.iter().filter(|slot| slot.order == Order::Wipe) {
-        let vm = status.agent.as_ref().and_then(|agent| agent.vms.iter().find(|vm| vm.uid == slot.uid));
-        let Some(receipt) = vm.filter(|vm| vm.state == VmState::Wiped).and_then(|vm| vm.wipe.as_ref()) else {
-            continue;
-        };
+        let Some(receipt) = status.agent.as_ref().and_then(|agent| wiped(agent, slot)) else { continue };
         let digest = digest(receipt);
         if !known.wipes.contains(&digest) {
             lines.push(json!({
@@ -133,11 +130,6 @@ struct State {
     last: String,
     /// By serial.
     known: BTreeMap<String, Known>,
-}
-
-fn sha256(line: &[u8]) -> String {
-    let hex: String = Sha256::digest(line).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
 }
 
 impl Audit {
