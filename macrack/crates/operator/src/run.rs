@@ -158,7 +158,7 @@ impl Worker {
                 uid: Some(record.uid.clone()),
                 ..reference(Kind::MacOSInstance)
             };
-            self.tell_about(pass, Some(wiped), Summary { reason: "Wiped".to_owned(), message, holds: true }).await;
+            self.tell(pass, Some(wiped), "Wiped", message).await;
         }
     }
 
@@ -169,7 +169,7 @@ impl Worker {
             return;
         }
         let seen = world.nodes.get(&work.key);
-        let Some(agent) = seen.present().and_then(|node| node.status.as_ref()?.agent.clone()) else { return };
+        let Some(agent) = seen.present().and_then(|node| node.status.as_ref()?.agent.as_ref()) else { return };
         if agent.pulls.is_empty() {
             return;
         }
@@ -180,12 +180,11 @@ impl Worker {
         let fresh: Vec<_> = {
             let mut told = self.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             told.retain(|_, moment| pulls::is_news(*moment, now));
-            let news = pulls::news(&agent, now, &name).into_iter();
+            let news = pulls::news(agent, now, &name).into_iter();
             news.filter(|news| told.insert(format!("{} {}", pass.uid, news.key), now).is_none()).collect()
         };
         for news in fresh {
-            let summary = Summary { reason: news.reason.to_owned(), message: news.message, holds: true };
-            self.tell(pass, summary).await;
+            self.tell(pass, None, news.reason, news.message).await;
         }
     }
 
@@ -199,26 +198,19 @@ impl Worker {
         }
         self.actor.status(&pass.of, &pass.uid, &was, &status).await?;
         for type_ in TOLD {
-            let (before, after) = (said(&pass.status, type_), said(&status, type_));
-            let known = before.as_ref().map(|before| &before.reason);
-            // a condition that is new and good is no news, but the summary of a new object is
-            let news = |after: &Summary| {
-                let first = known.is_none_or(|known| known == NOT_REPORTED && *type_ == "ClockInStep");
-                known != Some(&after.reason) && (!first || !after.holds || *type_ == "Ready")
-            };
-            if let Some(after) = after.filter(news) {
-                self.tell(pass, after).await;
+            let (before, Some(after)) = (said(&pass.status, type_), said(&status, type_)) else { continue };
+            let same = before.as_ref().is_some_and(|before| before.reason == after.reason);
+            // a condition that is good as soon as it is known is no news, but the summary of a new object is
+            let first = before.is_none_or(|before| before.status == "Unknown");
+            if !same && (!first || after.status != "True" || *type_ == "Ready") {
+                self.tell(pass, None, &after.reason, after.message).await;
             }
         }
         Ok(())
     }
 
-    async fn tell(&self, pass: &Pass, summary: Summary) {
-        self.tell_about(pass, None, summary).await;
-    }
-
     /// Tells of the object of this pass, and of another that has to do with it.
-    async fn tell_about(&self, pass: &Pass, secondary: Option<ObjectReference>, summary: Summary) {
+    async fn tell(&self, pass: &Pass, secondary: Option<ObjectReference>, reason: &str, message: String) {
         let reference = ObjectReference {
             name: Some(pass.of.name.clone()),
             namespace: Some(pass.of.namespace.clone()).filter(|n| !n.is_empty()),
@@ -226,9 +218,9 @@ impl Worker {
             ..reference(pass.of.kind)
         };
         let event = Event {
-            type_: if is_trouble(&summary.reason) { EventType::Warning } else { EventType::Normal },
-            reason: summary.reason,
-            note: Some(summary.message).filter(|m| !m.is_empty()),
+            type_: if is_trouble(reason) { EventType::Warning } else { EventType::Normal },
+            reason: reason.to_owned(),
+            note: Some(message).filter(|m| !m.is_empty()),
             action: "Reconcile".into(),
             secondary,
         };
@@ -283,22 +275,20 @@ fn is_trouble(reason: &str) -> bool {
     TROUBLE.contains(&reason)
 }
 
-/// What a Mac's clock is judged by before its agent has reported: the first word that it is right ends no skew.
-const NOT_REPORTED: &str = "AgentNotReported";
-
 /// Conditions of which each new reason is told as an event.
 const TOLD: &[&str] = &["Ready", "ContentsMatch", "RebootSettled", "ClockInStep"];
 
-struct Summary {
-    holds: bool,
+/// What a condition says.
+struct Said {
+    status: String,
     reason: String,
     message: String,
 }
 
-fn said(status: &Value, type_: &str) -> Option<Summary> {
+fn said(status: &Value, type_: &str) -> Option<Said> {
     let condition = status.get("conditions")?.as_array()?.iter().find(|c| c["type"] == type_)?;
-    Some(Summary {
-        holds: condition["status"] == "True",
+    Some(Said {
+        status: condition["status"].as_str()?.to_owned(),
         reason: condition["reason"].as_str()?.to_owned(),
         message: condition["message"].as_str().unwrap_or_default().to_owned(),
     })

@@ -28,14 +28,19 @@ pub fn is_news(moment: Timestamp, now: Timestamp) -> bool {
 /// What is to be told of an agent's pulls; `name` knows an image by its digest.
 pub fn news(agent: &AgentStatus, now: Timestamp, name: &dyn Fn(&str) -> Option<String>) -> Vec<News> {
     let of = |pull: &Pull| {
+        let started = is_news(pull.started_at.0, now);
+        let finished = pull.finished_at.as_ref().filter(|at| is_news(at.0, now));
+        if !started && finished.is_none() {
+            return Vec::new(); // to know an image by its digest takes a search
+        }
         let golden = name(&pull.digest).unwrap_or_else(|| pull.digest.clone());
         let whole = amount(pull.total_bytes);
-        let started = News {
+        let started = started.then(|| News {
             key: format!("{} {} started", pull.digest, pull.started_at.0),
             reason: "GoldenPulling",
             message: format!("pulls golden {golden}, {whole}"),
-        };
-        let finished = pull.finished_at.as_ref().filter(|at| is_news(at.0, now)).map(|at| {
+        });
+        let finished = finished.map(|at| {
             let seconds = (at.0.as_second() - pull.started_at.0.as_second()).max(0);
             let rate = pull.bytes_per_second.map(|rate| format!(", {}/s", amount(rate))).unwrap_or_default();
             News {
@@ -44,8 +49,7 @@ pub fn news(agent: &AgentStatus, now: Timestamp, name: &dyn Fn(&str) -> Option<S
                 message: format!("pulled golden {golden}: {whole} in {seconds} s{rate}, every byte checked"),
             }
         });
-        let started = Some(started).filter(|_| is_news(pull.started_at.0, now));
-        started.into_iter().chain(finished)
+        started.into_iter().chain(finished).collect()
     };
     agent.pulls.iter().flat_map(of).collect()
 }
