@@ -10,12 +10,10 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use kube::{
-    Api, ResourceExt,
+    Api, Resource, ResourceExt,
     api::{ApiResource, DynamicObject, ListParams},
 };
-use macrack_api::{
-    InstanceClass, InstanceClassSpec, MacNode, MacNodeLease, MacOSInstance, RackConfigSpec, names, rack::node::LeaseRef,
-};
+use macrack_api::{MacNode, MacNodeLease, MacOSInstance, RackConfigSpec, names, rack::node::LeaseRef};
 use macrack_core::{
     check,
     clock::Clocks,
@@ -149,22 +147,21 @@ async fn facts(sources: &Sources, node: &MacNode, policy_reboots: Seen<Vec<Times
         Some(r) => world.instances.by("lease", &r.uid).iter().map(|i| i.as_ref().clone()).collect(),
         None => Vec::new(),
     };
-    let sizes = named(&world.sizes, instances.iter().chain(holders.values().filter_map(Seen::present)));
+    let holding = || holders.values().filter_map(Seen::present);
+    let sizes = instances.iter().chain(holding()).map(|instance| &instance.spec.instance_class_name);
+    let images = status.prefetch_image_names.iter().chain(holding().map(|instance| &instance.spec.image_name));
     decide::node::Facts {
         class: world.node_classes.get(&Key::cluster(&node.spec.node_class_name)).map(|c| c.as_ref().clone()),
         namespace_ending: match &status.lease_ref {
             Some(r) => ending(&world.namespaces.get(&Key::cluster(&r.namespace)).map(|n| n.as_ref().clone())),
             None => Seen::Present(false),
         },
+        pull_secrets: named(&world.images, images, |image| {
+            image.spec.source.oci.pull_secret_ref.as_ref().map(|secret| secret.name.clone())
+        }),
+        sizes: named(&world.sizes, sizes, |size| Some(size.spec.clone())),
         instances: Seen::Present(instances),
         holders,
-        pull_secrets: world
-            .images
-            .all()
-            .iter()
-            .filter_map(|image| Some((image.name_any(), image.spec.source.oci.pull_secret_ref.as_ref()?.name.clone())))
-            .collect(),
-        sizes,
         kube_node: kube_node(sources, &name).await,
         existing,
         claim,
@@ -176,18 +173,20 @@ async fn facts(sources: &Sources, node: &MacNode, policy_reboots: Seen<Vec<Times
     }
 }
 
-/// The sizes that these instances name, by name: of a catalogue of hundreds a pass copies the few that it can need.
-fn named<'a>(
-    sizes: &Cache<InstanceClass>,
-    instances: impl Iterator<Item = &'a MacOSInstance>,
-) -> BTreeMap<String, InstanceClassSpec> {
+/// What `of` takes from the objects of these names, by name: of a catalogue of hundreds a pass copies the few that it
+/// can need.
+fn named<'a, K: Resource, T>(
+    catalogue: &Cache<K>,
+    names: impl Iterator<Item = &'a String>,
+    of: impl Fn(&K) -> Option<T>,
+) -> BTreeMap<String, T> {
     let mut all = BTreeMap::new();
-    for instance in instances {
-        let name = &instance.spec.instance_class_name;
+    for name in names {
         if !all.contains_key(name)
-            && let Seen::Present(class) = sizes.get(&Key::cluster(name))
+            && let Seen::Present(object) = catalogue.get(&Key::cluster(name))
+            && let Some(part) = of(&object)
         {
-            all.insert(name.clone(), class.spec.clone());
+            all.insert(name.clone(), part);
         }
     }
     all
@@ -278,6 +277,7 @@ fn kept(sources: &Sources, mac_node: &str) -> BTreeMap<Ref, String> {
 #[cfg(test)]
 mod tests {
     use kube::{core::DeserializeGuard, runtime::watcher::Event};
+    use macrack_api::InstanceClass;
     use serde_json::json;
 
     use super::*;
@@ -298,7 +298,9 @@ mod tests {
                 "metadata": { "name": "x" }, "spec": spec }))
             .unwrap()
         };
-        let sizes = named(&cache, [of("small"), of("small"), of("gone"), of("huge")].iter());
+        let instances = [of("small"), of("small"), of("gone"), of("huge")];
+        let names = instances.iter().map(|instance| &instance.spec.instance_class_name);
+        let sizes = named(&cache, names, |size| Some(size.spec.clone()));
         assert_eq!(sizes.into_keys().collect::<Vec<_>>(), ["huge", "small"]);
     }
 }
