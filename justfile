@@ -5,6 +5,7 @@ default:
     @just --list --list-submodules
 
 mod macrack
+mod dockerios
 
 # everything that CI runs
 test *arguments:

@@ -374,7 +374,14 @@ pub(crate) fn yours(cluster: &Cluster, assets: &Path, bin_dir: &Path) {
             "kubectl scale macpool/ci -n team-checkout --replicas=5",
             "two more warm ones",
         ),
-        ("kubectl describe macs/b-8 -n team-signing", "why it waits"),
+        (
+            "kubectl dockerios status -A",
+            "the platform on one screen, and who waits for what",
+        ),
+        (
+            "kubectl dockerios screenshot macs/late -n team-trial",
+            "the last screen of the machine that never got ready",
+        ),
         (
             "kubectl delete macclaim/job-4711 -n team-checkout",
             "the machine goes with its claim",
