@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes, once, the Debian root in which the tests run libvirt, QEMU and OVMF:  ci/substrate-root.sh
+# Makes, once, the Debian root in which the tests run libvirt, QEMU, OVMF and Prometheus:  ci/substrate-root.sh
 #
 # The hook writes bus='nvme', which libvirt has since 11.5; hosts often have an older one. So the tests bring their
-# own: trixie with its backports, in a folder of about 300 MB. They use it through chroot, in namespaces of their own
+# own: trixie with its backports, in a folder of about 460 MB. They use it through chroot, in namespaces of their own
 # and without /dev/kvm, so nothing of the host is touched and none of its virtualisation is needed.
 #
 #   DOCKERIOS_SUBSTRATE_ROOT  the folder; default .build/substrate beside this workspace. The tests read it too
@@ -11,7 +11,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=${DOCKERIOS_SUBSTRATE_ROOT:-$here/../../.build/substrate}
 suite=trixie
-packages=libvirt-daemon,libvirt-daemon-driver-qemu,libvirt-clients,qemu-system-x86,ovmf,efi-shell-x64,dosfstools,mtools,gdisk
+packages=libvirt-daemon,libvirt-daemon-driver-qemu,libvirt-clients,qemu-system-x86,ovmf,efi-shell-x64,dosfstools,mtools,gdisk,prometheus
 oldest_libvirt=11.5
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
