@@ -260,9 +260,10 @@ fn yours(stage: &Stage, args: &Args, dir: &Path) -> Result<()> {
         ("kubectl macrack why mnl/ios-ci -n team-b", "the same as a sentence, with the way out"),
         ("kubectl describe mnl ios-ci -n team-a", "its conditions, one by one"),
         ("kubectl explain macnodelease.spec", "what can be asked for"),
-        ("kubectl get mn,mnl,mi -A -w", "watch, and try to get around it"),
+        ("kubectl get mnl -A -w", "watch, and try to get around it"),
+        ("kubectl exec macrack-vm-provisioned -n team-b -- sw_vers", "simulated: it runs on this machine, as you"),
     ] {
-        say.line(format!("  {command:<44}{}", say.paint(Tone::Dim, format!("# {about}"))));
+        say.line(format!("  {command:<58}{}", say.paint(Tone::Dim, format!("# {about}"))));
     }
     let tenant = dir.join("team-a.kubeconfig");
     say.line(format!(
