@@ -6,11 +6,14 @@
 //! development kernel.
 
 use std::{
-    fs,
-    path::{Path, PathBuf},
+    fs::{self, DirEntry},
+    io,
+    path::Path,
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+
+use crate::walk::files;
 
 /// A file longer than this is data, not text that somebody wrote.
 const MAX_BYTES: u64 = 2 << 20;
@@ -36,7 +39,7 @@ fn names() -> [String; 8] {
 /// Findings in every text file below `root`.
 pub(crate) fn check(root: &Path) -> Result<Vec<String>> {
     let mut findings = Vec::new();
-    for path in files(root)? {
+    for path in files(root, &is_source)? {
         // what is no text names nothing to a reader
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
@@ -64,22 +67,15 @@ fn judge(name: &str, text: &str) -> Vec<String> {
     findings
 }
 
-fn files(dir: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if SKIPPED.iter().any(|skipped| name == *skipped) && !dir.ends_with("src") {
-            continue;
-        }
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            found.extend(files(&entry.path())?);
-        } else if kind.is_file() && entry.metadata()?.len() <= MAX_BYTES {
-            found.push(entry.path());
-        }
+/// A folder with sources, or a file that is text and no link to one.
+fn is_source(entry: &DirEntry) -> io::Result<bool> {
+    let (name, path) = (entry.file_name(), entry.path());
+    let skipped = SKIPPED.iter().any(|skipped| name == *skipped);
+    if skipped && !path.parent().is_some_and(|dir| dir.ends_with("src")) {
+        return Ok(false);
     }
-    Ok(found)
+    let kind = entry.file_type()?;
+    Ok(kind.is_dir() || (kind.is_file() && entry.metadata()?.len() <= MAX_BYTES))
 }
 
 #[cfg(test)]

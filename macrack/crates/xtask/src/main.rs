@@ -6,6 +6,7 @@ mod generate;
 mod limit;
 mod marks;
 mod rules;
+mod walk;
 
 use anyhow::{Result, bail};
 

@@ -4,6 +4,8 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use anyhow::{Context, Result};
 
+use crate::walk::files;
+
 /// The plan, below the workspace.
 const PLAN: &str = "docs/hardware-test-plan.md";
 /// Where marks stand.
@@ -44,12 +46,7 @@ fn closed(plan: &str) -> BTreeSet<String> {
 }
 
 fn marks(root: &Path, dir: &Path, marked: &mut BTreeSet<String>) -> Result<()> {
-    for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
-        let path = entry?.path();
-        if path.is_dir() {
-            marks(root, &path, marked)?;
-            continue;
-        }
+    for path in files(dir, &|_| Ok(true))? {
         let text = fs::read(&path).with_context(|| path.display().to_string())?;
         // a mark may be broken over two lines of a comment or a page
         let text = String::from_utf8_lossy(&text).to_lowercase();

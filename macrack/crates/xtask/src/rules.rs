@@ -1,14 +1,11 @@
 //! Rules of the code base that no compiler checks: layering, the clock ban in `core`, file sizes, and
 //! (`limit.rs`) the names of what MacRack never does: raise the kernel's VM limit.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::generate::root;
+use crate::{generate::root, walk::files};
 
 /// Crates that a crate may not depend on. Dependencies point one way: `api ← core ← {operator, model}`.
 const FORBIDDEN: &[(&str, &[&str])] = &[
@@ -34,7 +31,8 @@ const MAX_LINES: usize = 600;
 /// Every rule; all findings are reported at once.
 pub(crate) fn check() -> Result<()> {
     let mut findings = Vec::new();
-    for file in sources(&root().join("crates"))? {
+    let rust = |file: &PathBuf| file.extension().is_some_and(|extension| extension == "rs");
+    for file in files(&root().join("crates"), &|_| Ok(true))?.into_iter().filter(rust) {
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         let name = file.strip_prefix(root()).unwrap_or(&file).display().to_string();
         judge(&name, &text, &mut findings);
@@ -78,19 +76,6 @@ fn layering(krate: &str, forbidden: &[&str], manifest: &str) -> Vec<String> {
         })
         .map(|dep| format!("crates/{krate} depends on {dep}; dependencies point one way"))
         .collect()
-}
-
-fn sources(dir: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
-        let path = entry?.path();
-        if path.is_dir() {
-            found.extend(sources(&path)?);
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            found.push(path);
-        }
-    }
-    Ok(found)
 }
 
 #[cfg(test)]
