@@ -9,10 +9,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use macrack_wire::VmDir;
+use macrack_wire::layout::MAX_SOCKET_PATH;
 use rustix::fs::{FlockOperation, flock};
 
-/// The longest path of a unix socket: `sun_path` of Darwin has 104 bytes with its NUL.
-const MAX_SOCKET_PATH: usize = 103;
 /// Length of a uid as the API server makes them.
 const UID: usize = 36;
 

@@ -12,12 +12,10 @@ use macrack_hostd::journal::Journal;
 use macrack_hostd::power::Power;
 use macrack_hostd::reboots::Reboots;
 use macrack_hostd::service::{Host, serve};
+use macrack_wire::layout::MAX_SOCKET_PATH;
 use rustix::fs::{FlockOperation, flock};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
-
-/// The longest path of a unix socket: `sun_path` of Darwin has 104 bytes with its NUL.
-const MAX_SOCKET_PATH: usize = 103;
 
 /// Does for macrack-agent the two things that need root: an approved reboot, and the wipe of what only root may remove
 #[derive(Debug, Parser)]

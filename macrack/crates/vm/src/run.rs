@@ -16,6 +16,7 @@ use macrack_vm::service::VmService;
 use macrack_vm::vm::{Vm, first_report, forget_first_boot, write_start_failure};
 use macrack_wire::classify::MACRACK_DOMAIN;
 use macrack_wire::client::connect;
+use macrack_wire::layout::MAX_SOCKET_PATH;
 use macrack_wire::link::Limits;
 use macrack_wire::{ErrorClass, StopCause, VmDescription, VmDir, VmError, VmReport};
 use rustix::fs::Mode;
@@ -30,8 +31,6 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How long a start waits for the process of an ended run to be gone, and how often it looks.
 const OWNER_GOES: Duration = Duration::from_secs(5);
 const OWNER_RETRY: Duration = Duration::from_millis(10);
-/// The longest path of a unix socket: `sun_path` of Darwin has 104 bytes with its NUL.
-const MAX_SOCKET_PATH: usize = 103;
 
 const FORCED: u8 = 3;
 

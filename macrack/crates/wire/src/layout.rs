@@ -15,6 +15,9 @@ use serde::de::DeserializeOwned;
 
 use crate::vm::{LastState, VmDescription};
 
+/// The longest path of a unix socket, in bytes: `sun_path` of Darwin has 104 with its NUL.
+pub const MAX_SOCKET_PATH: usize = 103;
+
 /// The directory of one VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmDir(PathBuf);
