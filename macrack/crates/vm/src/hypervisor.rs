@@ -2,25 +2,19 @@
 
 use std::future::Future;
 use std::io;
+use std::time::Duration;
 
-use macrack_wire::VmError;
+use macrack_wire::client::Client;
+use macrack_wire::link::{Limits, Link};
+use macrack_wire::session::Session;
+use macrack_wire::{GuestReport, GuestVerb, Role, VmError, WireError};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
 
-/// What a VM does of its own accord.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// The guest has gone down in an orderly way.
-    GuestStopped,
-    /// The VM broke.
-    Crashed(VmError),
-    /// The network card lost what it was plugged into; the VM runs on.
-    NetworkLost {
-        /// Why.
-        error: VmError,
-        /// Whether it was plugged in again.
-        replugged: bool,
-    },
-}
+pub use macrack_vz::Event;
+
+/// How long a guest may take to take a connection for a session.
+const CONNECT: Duration = Duration::from_secs(5);
 
 /// One VM. Methods take `&self`, for a start may be under way while others are called; what is behind
 /// (a dispatch queue, a child process) puts them in order.
@@ -56,4 +50,25 @@ pub trait GuestPort: Send + Sync + 'static {
 
     /// Connects. The caller brings the timeout.
     fn connect(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+/// A byte stream to the guest, for a session.
+///
+/// # Errors
+/// When the guest does not take it, in 5 s or at all.
+pub async fn reach<P: GuestPort>(port: &P) -> io::Result<P::Stream> {
+    timeout(CONNECT, port.connect()).await?
+}
+
+/// Begins `session` with the guest at the other end of `stream`.
+///
+/// # Errors
+/// When the guest refuses it, or is not understood.
+pub async fn begin<S>(stream: S, session: Session) -> Result<Link<S>, WireError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let client: Client<_, GuestVerb, GuestReport> = Client::greet(stream, Limits::GUEST, Role::Vm, Role::Guest).await?;
+    let (_, link) = client.open(GuestVerb::Open(session)).await?;
+    Ok(link)
 }

@@ -29,7 +29,7 @@ pub(crate) fn main(arguments: Install) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    told(request.check(&temporary_directories()).and_then(|()| install(&request)))
+    told(install(&request))
 }
 
 #[derive(Debug, clap::Args)]
@@ -91,6 +91,7 @@ fn install(request: &Request) -> Result<(), VmError> {
 
 #[cfg(not(target_os = "macos"))]
 fn install(request: &Request) -> Result<(), VmError> {
+    request.check(&temporary_directories())?;
     Err(elsewhere(&request.into))
 }
 

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 
 use macrack_vz::configuration::instance;
 use macrack_vz::files::{check, temporary_directories};
-use macrack_vz::{Machine, MachineEvent, VsockPort, host_limits};
+use macrack_vz::{Machine, VsockPort, host_limits};
 use macrack_wire::classify::{DIRECTORY_HELD, MACRACK_DOMAIN};
 use macrack_wire::guest::VSOCK_PORT;
 use macrack_wire::{VmDescription, VmDir, VmError};
@@ -84,13 +84,9 @@ impl Hypervisor for MacVm {
     }
 
     async fn next_event(&self) -> Event {
-        let Some(machine) = self.machine.get() else {
-            return std::future::pending().await;
-        };
-        match machine.next_event().await {
-            MachineEvent::GuestStopped => Event::GuestStopped,
-            MachineEvent::Crashed(error) => Event::Crashed(error),
-            MachineEvent::NetworkLost { error, replugged } => Event::NetworkLost { error, replugged },
+        match self.machine.get() {
+            Some(machine) => machine.next_event().await,
+            None => std::future::pending().await,
         }
     }
 

@@ -8,15 +8,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
-use macrack_wire::client::Client;
 use macrack_wire::journal::{Journal, MAX_LINE, Source, read_from};
-use macrack_wire::link::{Limits, Link};
+use macrack_wire::link::Link;
 use macrack_wire::session::{Frame, MAX_CHUNK, Session, split};
-use macrack_wire::{GuestReport, GuestVerb, Role, VmDir, WireError};
+use macrack_wire::{VmDir, WireError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
-use crate::hypervisor::GuestPort;
+use crate::hypervisor::{GuestPort, begin, reach};
 
 /// The most that one script may write into the journal (16 MiB); a guest keeps less than that itself.
 const MAX_BOOT: u64 = 16 * 1024 * 1024;
@@ -93,11 +92,7 @@ impl Notes {
     }
 
     async fn copy_first_boot<P: GuestPort>(&self, port: P) -> Result<(), WireError> {
-        let client =
-            Client::<_, GuestVerb, GuestReport>::greet(port.connect().await?, Limits::GUEST, Role::Vm, Role::Guest)
-                .await?;
-        let (_, link) = client.open(GuestVerb::Open(Session::FirstBootLog)).await?;
-        let (mut reader, _writer) = split(link);
+        let (mut reader, _writer) = split(begin(reach(&port).await?, Session::FirstBootLog).await?);
         let (mut rest, mut taken) = (Vec::new(), 0);
         while let Some(frame) = reader.next().await? {
             let Frame::Output(bytes) = frame else { break };
@@ -118,5 +113,37 @@ impl Notes {
             self.add(Source::FirstBoot, &String::from_utf8_lossy(&rest));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::time::Duration;
+
+    use tokio::io::DuplexStream;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Of a guest in which nothing listens.
+    struct Deaf;
+
+    impl GuestPort for Deaf {
+        type Stream = DuplexStream;
+
+        async fn connect(&self) -> io::Result<DuplexStream> {
+            pending().await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_that_takes_no_connection_is_not_waited_for_and_the_journal_says_what_it_lacks() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = VmDir::new(folder.path());
+        let followed = Notes::open(&dir).follow_first_boot(Deaf);
+        timeout(Duration::from_secs(60), followed).await.expect("it is waited for");
+        let journal = std::fs::read_to_string(dir.journal()).unwrap();
+        assert!(journal.contains("what the first-boot script writes is not seen any more"), "{journal}");
     }
 }

@@ -4,20 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use macrack_wire::client::Client;
-use macrack_wire::link::{Limits, Link};
+use macrack_wire::link::Link;
 use macrack_wire::serve::Opening;
 use macrack_wire::session::{Session, relay};
-use macrack_wire::{Answer, GuestReport, GuestVerb, Refusal, Role, Service, VmReport, VmState, VmVerb, WireError};
+use macrack_wire::{Answer, Refusal, Role, Service, VmReport, VmState, VmVerb, WireError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::timeout;
 
-use crate::hypervisor::GuestPort;
+use crate::hypervisor::{GuestPort, begin, reach};
 use crate::notes::Notes;
-
-/// How long a guest may take to take a connection for a session.
-const CONNECT: Duration = Duration::from_secs(5);
 
 /// An order to stop, as the owner of the VM gets it.
 #[derive(Debug)]
@@ -63,15 +58,11 @@ impl<P: GuestPort> VmService<P> {
             return Err(Refusal::denied(format!("the VM does not run ({state:?}); wait until it does")));
         }
         let silent = || Refusal::denied("the guest does not answer; wait until status.guest.stage is UserSession");
-        let stream = timeout(CONNECT, self.port.connect()).await.map_err(|_| silent())?.map_err(|_| silent())?;
-        let wire = |error: WireError| match error {
+        let stream = reach(&self.port).await.map_err(|_| silent())?;
+        begin(stream, session).await.map_err(|error| match error {
             WireError::Refused(refusal) => refusal,
             other => Refusal::denied(format!("the guest is not understood: {other}")),
-        };
-        let client: Client<_, GuestVerb, GuestReport> =
-            Client::greet(stream, Limits::GUEST, Role::Vm, Role::Guest).await.map_err(wire)?;
-        let (_, link) = client.open(GuestVerb::Open(session)).await.map_err(wire)?;
-        Ok(link)
+        })
     }
 }
 

@@ -61,6 +61,12 @@ pub fn check(configuration: &Configuration, macos: u32, temporary: &[PathBuf]) -
     Ok(())
 }
 
+/// Why no disk lies at `path`, if that is in one of the directories `temporary`.
+pub(crate) fn swept(path: &Path, temporary: &[PathBuf]) -> Option<String> {
+    let directory = temporary.iter().find(|directory| path.starts_with(directory))?;
+    Some(format!("a disk in {} is lost when the system tidies up", directory.display()))
+}
+
 fn check_path(path: &Path) -> Result<(), VmError> {
     if !path.is_absolute() || path.to_str().is_none() {
         return Err(misplaced(path, "not an absolute path in UTF-8, as the framework takes them"));
@@ -79,9 +85,8 @@ fn check_path(path: &Path) -> Result<(), VmError> {
 
 fn check_disk(disk: &Disk, macos: u32, temporary: &[PathBuf]) -> Result<(), VmError> {
     let path = &disk.image;
-    if let Some(swept) = temporary.iter().find(|swept| path.starts_with(swept)) {
-        let why = format!("a disk in {} is lost when the system tidies up; move the state directory", swept.display());
-        return Err(misplaced(path, &why));
+    if let Some(why) = swept(path, temporary) {
+        return Err(misplaced(path, &format!("{why}; move the state directory")));
     }
     let image = File::open(path).map_err(|error| unreadable(path, &error))?;
     let bytes = image.metadata().map_err(|error| unreadable(path, &error))?.len();

@@ -10,7 +10,7 @@ use macrack_wire::classify::VZ_DOMAIN;
 use macrack_wire::{BundleDir, VmError};
 
 use crate::configuration::{Configuration, HostLimits, Installation, MIB, MIN_CPUS, installation};
-use crate::files::SECTOR;
+use crate::files::{SECTOR, swept};
 
 /// Smallest disk that is made: a restored macOS with room for its own updates. Xcode wants a hundred more.
 pub const MIN_DISK: u64 = 40 << 30;
@@ -93,11 +93,8 @@ impl Request {
                 return Err(VmError::invalid(format!("--ipsw {}: not a file", file.display())));
             }
         }
-        if let Some(swept) = temporary.iter().find(|swept| self.into.starts_with(swept)) {
-            return Err(VmError::invalid(format!(
-                "--into {into}: a disk in {} is lost when the system tidies up; choose another folder",
-                swept.display()
-            )));
+        if let Some(why) = swept(&self.into, temporary) {
+            return Err(VmError::invalid(format!("--into {into}: {why}; choose another folder")));
         }
         match fs::read_dir(&self.into).map(|mut entries| entries.next().is_none()) {
             Ok(true) => Ok(()),

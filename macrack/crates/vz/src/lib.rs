@@ -15,6 +15,7 @@
 //! The macOS part is type-checked for `aarch64-apple-darwin` by `ci/darwin-check.sh`. Not yet run on hardware.
 
 pub mod configuration;
+mod event;
 pub mod files;
 pub mod install;
 
@@ -22,5 +23,6 @@ pub mod install;
 mod mac;
 
 pub use configuration::{Configuration, HostLimits};
+pub use event::Event;
 #[cfg(target_os = "macos")]
-pub use mac::{Machine, MachineEvent, VsockPort, host_limits, install_macos, new_machine_identifier, show};
+pub use mac::{Machine, VsockPort, host_limits, install_macos, new_machine_identifier, show};

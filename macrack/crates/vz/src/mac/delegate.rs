@@ -10,7 +10,7 @@ use objc2_virtualization::{VZNATNetworkDeviceAttachment, VZNetworkDevice, VZVirt
 use tokio::sync::mpsc;
 
 use super::error::{caught, vm_error};
-use super::machine::MachineEvent;
+use crate::event::Event;
 
 /// How often a network that was lost is plugged in again in the life of a VM; one that keeps falling out is left
 /// out, so that the two do not chase each other.
@@ -18,7 +18,7 @@ const REPLUGS: u32 = 8;
 
 /// Instance variables of the delegate; touched on the VM's queue, where the framework calls it.
 pub(super) struct Ears {
-    events: mpsc::UnboundedSender<MachineEvent>,
+    events: mpsc::UnboundedSender<Event>,
     replugs: Cell<u32>,
 }
 
@@ -34,30 +34,30 @@ define_class!(
     unsafe impl VZVirtualMachineDelegate for Delegate {
         #[unsafe(method(guestDidStopVirtualMachine:))]
         fn guest_did_stop(&self, _machine: &VZVirtualMachine) {
-            self.tell(MachineEvent::GuestStopped);
+            self.tell(Event::GuestStopped);
         }
 
         #[unsafe(method(virtualMachine:didStopWithError:))]
         fn did_stop_with_error(&self, _machine: &VZVirtualMachine, error: &NSError) {
-            self.tell(MachineEvent::Crashed(vm_error(error)));
+            self.tell(Event::Crashed(vm_error(error)));
         }
 
         #[unsafe(method(virtualMachine:networkDevice:attachmentWasDisconnectedWithError:))]
         fn network_lost(&self, _machine: &VZVirtualMachine, device: &VZNetworkDevice, error: &NSError) {
             let replugged = self.replug(device);
-            self.tell(MachineEvent::NetworkLost { error: vm_error(error), replugged });
+            self.tell(Event::NetworkLost { error: vm_error(error), replugged });
         }
     }
 );
 
 impl Delegate {
-    pub(super) fn new(events: mpsc::UnboundedSender<MachineEvent>) -> Retained<Self> {
+    pub(super) fn new(events: mpsc::UnboundedSender<Event>) -> Retained<Self> {
         let this = Self::alloc().set_ivars(Ears { events, replugs: Cell::new(0) });
         // SAFETY: init of NSObject, on a new object whose variables are set
         unsafe { msg_send![super(this), init] }
     }
 
-    fn tell(&self, event: MachineEvent) {
+    fn tell(&self, event: Event) {
         // the VM's owner has gone: nobody is left to hear it
         let _ = self.ivars().events.send(event);
     }

@@ -22,10 +22,11 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::build::{file_url, hardware_model};
 use super::error::{caught, gone, tried, vm_error, vm_error_of, vz};
-use super::machine::{Machine, MachineEvent, completion};
+use super::machine::{Machine, completion};
 use super::queue::Answer;
 use super::{host_limits, new_machine_identifier};
 use crate::configuration::{Installation, encode, installation};
+use crate::event::Event;
 use crate::files;
 use crate::install::{Progress, Request, Requirements, RestoreImage, SCREEN, percent};
 
@@ -171,9 +172,9 @@ async fn run(machine: &Machine, image: &Path, tell: &mut (dyn FnMut(Progress) + 
     tell(Progress::Stopping);
     loop {
         match timeout(GOES_DOWN, machine.next_event()).await {
-            Ok(MachineEvent::GuestStopped) => return Ok(()),
-            Ok(MachineEvent::Crashed(error)) => return Err(error),
-            Ok(MachineEvent::NetworkLost { error, .. }) => tracing::warn!(%error, "the installer lost its network"),
+            Ok(Event::GuestStopped) => return Ok(()),
+            Ok(Event::Crashed(error)) => return Err(error),
+            Ok(Event::NetworkLost { error, .. }) => tracing::warn!(%error, "the installer lost its network"),
             // it is installed; the lock on the auxiliary storage goes with this process at the latest
             Err(_) => {
                 tracing::warn!("the machine did not go down within {GOES_DOWN:?}; its plug is pulled");

@@ -20,22 +20,7 @@ use super::delegate::Delegate;
 use super::error::{gone, vm_error, vm_error_of, vz};
 use super::queue::{Answer, Bound};
 use crate::configuration::Configuration;
-
-/// What a VM does of its own accord.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MachineEvent {
-    /// The guest has gone down in an orderly way, or the plug was pulled as asked.
-    GuestStopped,
-    /// The VM broke.
-    Crashed(VmError),
-    /// The network card lost what it was plugged into.
-    NetworkLost {
-        /// Why.
-        error: VmError,
-        /// Whether it was plugged in again.
-        replugged: bool,
-    },
-}
+use crate::event::Event;
 
 /// Objects of the framework, on the VM's queue.
 pub(super) struct Objects {
@@ -48,8 +33,8 @@ pub(super) struct Objects {
 /// One VM. It ends with this process at the latest.
 pub struct Machine {
     pub(super) bound: Bound<Objects>,
-    events: Mutex<mpsc::UnboundedReceiver<MachineEvent>>,
-    teller: mpsc::UnboundedSender<MachineEvent>,
+    events: Mutex<mpsc::UnboundedReceiver<Event>>,
+    teller: mpsc::UnboundedSender<Event>,
 }
 
 impl std::fmt::Debug for Machine {
@@ -139,12 +124,12 @@ impl Machine {
             })
             .await?;
         // the receiver lives as long as this
-        let _ = self.teller.send(MachineEvent::GuestStopped);
+        let _ = self.teller.send(Event::GuestStopped);
         Ok(())
     }
 
     /// The next event; pending for ever when there is none. Cancel-safe.
-    pub async fn next_event(&self) -> MachineEvent {
+    pub async fn next_event(&self) -> Event {
         match self.events.lock().await.recv().await {
             Some(event) => event,
             // a sender lives in `self`

@@ -17,7 +17,7 @@ use objc2_foundation::NSProcessInfo;
 use objc2_virtualization::{VZMacMachineIdentifier, VZVirtualMachineConfiguration};
 
 pub use install::install_macos;
-pub use machine::{Machine, MachineEvent, VsockPort};
+pub use machine::{Machine, VsockPort};
 pub use window::show;
 
 use crate::configuration::{HostLimits, encode};

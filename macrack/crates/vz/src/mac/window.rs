@@ -17,8 +17,8 @@ use tokio::sync::mpsc;
 use super::build::build;
 use super::delegate::Delegate;
 use super::error::{caught, tried, vm_error};
-use super::machine::MachineEvent;
 use crate::configuration::Configuration;
+use crate::event::Event;
 use crate::install::explain;
 
 /// Boots the VM in a window named `title` and ends this process when the guest shuts down: 0, or 1 with the words on
@@ -91,15 +91,15 @@ fn window(
 }
 
 /// The application's loop does not end by itself, so the process does.
-fn ends_with_the_guest(mut events: mpsc::UnboundedReceiver<MachineEvent>) {
+fn ends_with_the_guest(mut events: mpsc::UnboundedReceiver<Event>) {
     while let Some(event) = events.blocking_recv() {
         match event {
-            MachineEvent::GuestStopped => std::process::exit(0),
-            MachineEvent::Crashed(error) => {
+            Event::GuestStopped => std::process::exit(0),
+            Event::Crashed(error) => {
                 eprintln!("macrack-vm: {}", explain(&error));
                 std::process::exit(1);
             }
-            MachineEvent::NetworkLost { error, replugged } => {
+            Event::NetworkLost { error, replugged } => {
                 eprintln!("macrack-vm: the network was lost ({error}); plugged in again: {replugged}");
             }
         }
