@@ -175,11 +175,8 @@ fn vm_binary(given: Option<PathBuf>) -> Result<PathBuf> {
 fn store(arguments: &Run) -> Result<Arc<dyn ImageStore>> {
     let argument = &arguments.image_store;
     if argument == "oci" {
-        let mut options = macrack_oci::Options::default();
-        for mirror in &arguments.registry_mirror {
-            options.mirrors.entry(mirror.of.clone()).or_default().push(mirror.clone());
-        }
-        options.insecure.extend(arguments.insecure_registry.iter().cloned());
+        let (mirrors, insecure) = (arguments.registry_mirror.clone(), arguments.insecure_registry.clone());
+        let options = macrack_oci::Options::reaching(mirrors, insecure);
         return Ok(Arc::new(OciStore::new(options)?));
     }
     let Some(path) = argument.strip_prefix("dir:") else {

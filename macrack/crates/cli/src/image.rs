@@ -101,9 +101,7 @@ impl Image {
 
 impl Registries {
     fn client(&self) -> Result<Client> {
-        let mut options = Options::default();
-        options.insecure.extend(self.insecure_registry.iter().cloned());
-        let client = Client::new(options)?;
+        let client = Client::new(Options::reaching([], self.insecure_registry.iter().cloned()))?;
         let (path, wanted) = match &self.registry_config {
             Some(path) => (path.clone(), true),
             None => match default_config() {

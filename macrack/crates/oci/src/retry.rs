@@ -1,9 +1,11 @@
-//! When a request is tried again, and after how long: pure.
+//! When a request is tried again, and after how long.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
+
+use crate::error::Error;
 
 /// How long is tried before a request is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +35,18 @@ impl Patience {
         // the hasher's keys are random; this is no secret
         let draw = u32::try_from(RandomState::new().hash_one(tried) % 1000).unwrap_or(0);
         Some((whole / 2 + whole * draw / 2000).max(wish.unwrap_or_default()))
+    }
+
+    /// Waits after try number `tried`, which ended with `error`. What comes `next` is for the log.
+    ///
+    /// # Errors
+    /// `error` itself, at once, when it is enough or another try would not help.
+    pub(crate) async fn wait(&self, tried: u32, error: Error, next: &str) -> Result<(), Error> {
+        let Error::Transient { what, why, after } = &error else { return Err(error) };
+        let Some(pause) = self.pause(tried, *after) else { return Err(error) };
+        tracing::debug!(what, why, ?pause, "{next}");
+        tokio::time::sleep(pause).await;
+        Ok(())
     }
 }
 

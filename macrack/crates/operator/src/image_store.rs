@@ -44,11 +44,7 @@ impl StoreArgs {
         if let Kind::Directory(store) = self.image_store {
             return Ok(Arc::new(store));
         }
-        let mut options = macrack_oci::Options::default();
-        for mirror in self.registry_mirror {
-            options.mirrors.entry(mirror.of.clone()).or_default().push(mirror);
-        }
-        options.insecure.extend(self.insecure_registry);
+        let mut options = macrack_oci::Options::reaching(self.registry_mirror, self.insecure_registry);
         // a pass waits for this: what does not answer soon is asked again by a later one
         options.patience.tries = 2;
         options.stall = std::time::Duration::from_secs(10);
@@ -106,7 +102,7 @@ impl OciStore {
         let found = self.secrets.get_opt(&secret.name).await;
         let found = found.map_err(|error| Resolution::Unreachable(format!("{name}: {error}")))?;
         let found = found.ok_or_else(|| Resolution::Unreachable(format!("{name} does not exist; make it")))?;
-        let data = found.data.unwrap_or_default().remove(".dockerconfigjson").ok_or_else(|| {
+        let data = found.data.unwrap_or_default().remove(Credentials::SECRET_KEY).ok_or_else(|| {
             Resolution::Unreachable(format!("{name} is not of type kubernetes.io/dockerconfigjson; make it anew"))
         })?;
         let credentials = Credentials::from_docker_config(&data.0);

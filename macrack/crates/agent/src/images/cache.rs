@@ -190,14 +190,6 @@ impl Cache {
         self.root.join(hex)
     }
 
-    /// Notes that the golden is used now.
-    ///
-    /// # Errors
-    /// When it is not here, or cannot be written.
-    pub fn touch(&self, hex: &str, now: Timestamp) -> io::Result<()> {
-        note_used(&self.dir(hex), now)
-    }
-
     /// The directory to pull into, with what an earlier pull of the same golden left there.
     ///
     /// # Errors
@@ -350,7 +342,7 @@ mod tests {
             assert_eq!(mode(&cache.dir(&hex).join(name)), 0o444, "{name}");
         }
         let later = Timestamp::from_second(3600).unwrap();
-        cache.touch(&hex, later).unwrap();
+        note_used(&cache.dir(&hex), later).unwrap();
         assert_eq!(cache.list().unwrap()[&hex].last_used, later);
         cache.evict(&hex).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

@@ -17,9 +17,6 @@ use super::progress::Progress;
 use super::store::{ImageStore, Manifest, Source, StoreError, Watchdog};
 use crate::gather::words;
 
-/// The key of a Secret of type `kubernetes.io/dockerconfigjson`.
-const DOCKER_CONFIG: &str = ".dockerconfigjson";
-
 /// OCI registries.
 pub struct OciStore {
     client: Client,
@@ -55,10 +52,11 @@ impl OciStore {
             // a right that was just granted takes a moment
             Err(error) => return Err(later(words(&error))),
         };
-        let data = secret.data.unwrap_or_default().remove(DOCKER_CONFIG);
+        let data = secret.data.unwrap_or_default().remove(Credentials::SECRET_KEY);
         let Some(data) = data else {
             return Err(StoreError::Denied(format!(
-                "{what} has no key {DOCKER_CONFIG}; make it with kubectl create secret docker-registry"
+                "{what} has no key {}; make it with kubectl create secret docker-registry",
+                Credentials::SECRET_KEY
             )));
         };
         let credentials = Credentials::from_docker_config(&data.0);

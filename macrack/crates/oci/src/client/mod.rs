@@ -63,10 +63,7 @@ impl Default for Options {
 
 impl Options {
     /// With these mirrors, each registry's in their order, and these registries in plain HTTP.
-    pub fn reaching(
-        mirrors: impl IntoIterator<Item = Mirror>,
-        insecure: impl IntoIterator<Item = String>,
-    ) -> Options {
+    pub fn reaching(mirrors: impl IntoIterator<Item = Mirror>, insecure: impl IntoIterator<Item = String>) -> Options {
         let mut options = Options { insecure: insecure.into_iter().collect(), ..Options::default() };
         for mirror in mirrors {
             options.mirrors.entry(mirror.of.clone()).or_default().push(mirror);
@@ -141,6 +138,18 @@ pub struct Opened {
     pub body: Body,
 }
 
+/// Something that is read whole and hashes to its digest.
+struct Small {
+    /// For whoever reads of its failure.
+    what: String,
+    /// `manifests` or `blobs`.
+    kind: &'static str,
+    digest: String,
+    /// More bytes are refused.
+    most: u64,
+    accept: Option<HeaderValue>,
+}
+
 impl Client {
     /// A client without credentials.
     ///
@@ -188,17 +197,12 @@ impl Client {
     /// # Errors
     /// As the registry itself answers; mirrors only help.
     pub async fn manifest(&self, reference: &Reference) -> Result<Vec<u8>, Error> {
-        let what = reference.to_string();
-        self.ask_anywhere(reference.registry(), |origin| {
-            let what = &what;
-            async move {
-                let uri = origin.uri(reference.path(), &format!("manifests/{}", reference.digest()));
-                let mut request = Request::get(what, uri, scope(&origin, reference.path(), false));
-                request.headers.insert(header::ACCEPT, HeaderValue::from_static(MANIFEST));
-                let bytes = self.whole(&origin, request, MAX_MANIFEST).await?;
-                checked(what, &reference.digest(), bytes)
-            }
-        })
+        let digest = reference.digest();
+        let accept = Some(HeaderValue::from_static(MANIFEST));
+        self.small(
+            reference,
+            Small { what: reference.to_string(), kind: "manifests", digest, most: MAX_MANIFEST, accept },
+        )
         .await
     }
 
@@ -207,17 +211,8 @@ impl Client {
     /// # Errors
     /// As [`Client::manifest`].
     pub async fn small_blob(&self, reference: &Reference, blob: &Blob) -> Result<Vec<u8>, Error> {
-        let what = format!("{} of {reference}", blob.digest);
-        self.ask_anywhere(reference.registry(), |origin| {
-            let what = &what;
-            async move {
-                let uri = origin.uri(reference.path(), &format!("blobs/{}", blob.digest));
-                let request = Request::get(what, uri, scope(&origin, reference.path(), false));
-                let bytes = self.whole(&origin, request, blob.size).await?;
-                checked(what, &blob.digest, bytes)
-            }
-        })
-        .await
+        let (what, digest) = (format!("{} of {reference}", blob.digest), blob.digest.clone());
+        self.small(reference, Small { what, kind: "blobs", digest, most: blob.size, accept: None }).await
     }
 
     /// Asks place number `place` for a blob from byte `from` on. A refusal is an answer; silence and trouble that
@@ -279,14 +274,7 @@ impl Client {
             tried += 1;
             match self.upload(&origin, target, &what, digest, bytes.clone()).await {
                 Ok(()) => return Ok(true),
-                Err(Error::Transient { what, why, after }) => match self.options.patience.pause(tried, after) {
-                    Some(pause) => {
-                        tracing::debug!(what, why, ?pause, "an upload is begun anew");
-                        tokio::time::sleep(pause).await;
-                    }
-                    None => return Err(Error::Transient { what, why, after }),
-                },
-                Err(error) => return Err(error),
+                Err(error) => self.options.patience.wait(tried, error, "an upload is begun anew").await?,
             }
         }
     }
@@ -347,22 +335,26 @@ impl Client {
     }
 
     /// Asks each place in turn; the registry's own answer is the one that counts.
-    async fn ask_anywhere<'a, T, F>(&self, registry: &str, ask: impl Fn(Origin) -> F) -> Result<T, Error>
-    where
-        F: Future<Output = Result<T, Error>> + 'a,
-    {
+    async fn small(&self, reference: &Reference, asked: Small) -> Result<Vec<u8>, Error> {
         let mut last = None;
-        for origin in self.origins(registry) {
-            let name = origin.name().to_owned();
-            match ask(origin).await {
+        for origin in self.origins(reference.registry()) {
+            match self.small_from(&origin, reference, &asked).await {
                 Ok(found) => return Ok(found),
                 Err(error) => {
-                    tracing::debug!(place = name, %error, "asked in vain");
+                    tracing::debug!(place = origin.name(), %error, "asked in vain");
                     last = Some(error);
                 }
             }
         }
-        Err(last.unwrap_or_else(|| Error::Invalid(format!("{registry:?} is no registry"))))
+        Err(last.unwrap_or_else(|| Error::Invalid(format!("{:?} is no registry", reference.registry()))))
+    }
+
+    async fn small_from(&self, origin: &Origin, reference: &Reference, asked: &Small) -> Result<Vec<u8>, Error> {
+        let uri = origin.uri(reference.path(), &format!("{}/{}", asked.kind, asked.digest));
+        let mut request = Request::get(&asked.what, uri, scope(origin, reference.path(), false));
+        request.headers.extend(asked.accept.clone().map(|accept| (header::ACCEPT, accept)));
+        let bytes = self.whole(origin, request, asked.most).await?;
+        checked(&asked.what, &asked.digest, bytes)
     }
 
     /// The body of a successful answer.

@@ -52,30 +52,27 @@ impl Client {
         let (mut tried, mut asked_again) = (0, false);
         loop {
             tried += 1;
-            let (why, after) = match self.follow(origin, &request).await {
+            let error = match self.follow(origin, &request).await {
                 Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED && !asked_again => {
                     asked_again = true;
                     tried -= 1;
                     match self.prove(origin, &request, answer).await {
                         Ok(()) => continue,
-                        Err(Error::Transient { why, after, .. }) => (why, after),
-                        Err(error) => return Err(error),
+                        Err(error) => error,
                     }
                 }
-                Ok(answer) if is_transient(answer.status()) => (
-                    format!("the registry answers {}", answer.status()),
-                    retry_after(answer.headers(), SystemTime::now()),
-                ),
+                Ok(answer) if is_transient(answer.status()) => Error::Transient {
+                    what: request.what.to_owned(),
+                    why: format!("the registry answers {}", answer.status()),
+                    after: retry_after(answer.headers(), SystemTime::now()),
+                },
                 Ok(answer) => return Ok(answer),
-                Err(Error::Transient { why, after, .. }) => (why, after),
-                Err(error) => return Err(error),
+                Err(error) => error,
             };
-            let pause = if request.once { None } else { self.options.patience.pause(tried, after) };
-            let Some(pause) = pause else {
-                return Err(Error::Transient { what: request.what.to_owned(), why, after });
-            };
-            tracing::debug!(what = request.what, why, ?pause, "tried again");
-            tokio::time::sleep(pause).await;
+            if request.once {
+                return Err(error);
+            }
+            self.options.patience.wait(tried, error, "tried again").await?;
         }
     }
 

@@ -151,11 +151,7 @@ impl Fetch<'_> {
 
     async fn pause(&mut self, why: String) -> Result<(), Error> {
         self.tried += 1;
-        let Some(pause) = self.pull.client.patience().pause(self.tried, None) else {
-            return Err(Error::transient(self.what(), why));
-        };
-        tracing::debug!(blob = self.job.blob.digest, why, have = self.local.have, ?pause, "the rest is asked for");
-        tokio::time::sleep(pause).await;
-        Ok(())
+        let next = format!("the rest is asked for, from byte {} on", self.local.have);
+        self.pull.client.patience().wait(self.tried, Error::transient(self.what(), why), &next).await
     }
 }
