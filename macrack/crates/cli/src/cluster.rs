@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::{Api, Client, Config};
+use macrack_api::MacNode;
 
 /// kubectl's own flags for the same things.
 #[derive(clap::Args, Debug, Default)]
@@ -44,6 +45,20 @@ impl Access {
 /// When its credentials cannot be used.
 pub(crate) fn client(config: Config) -> Result<Client> {
     macrack_thin::connect(config).context("the credentials of the kubeconfig are not usable")
+}
+
+/// The MacNode of that serial, and its API.
+///
+/// # Errors
+/// When it is not there, or cannot be read.
+pub(crate) async fn mac_node(access: &Access, serial: &str) -> Result<(Api<MacNode>, MacNode)> {
+    let nodes: Api<MacNode> = Api::all(client(access.config().await?)?);
+    let name = serial.to_lowercase();
+    match nodes.get_opt(&name).await {
+        Ok(Some(node)) => Ok((nodes, node)),
+        Ok(None) => bail!("there is no MacNode {name}; kubectl get mn shows those there are"),
+        Err(error) => Err(said(error, &format!("reading MacNode {name}"))),
+    }
 }
 
 /// What the API server or the network said, for the person who asked.

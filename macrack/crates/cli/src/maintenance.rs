@@ -3,13 +3,13 @@
 //! Placeholders are never evicted or deleted for it: nothing else would free the Mac's two places by a Pod's end, and a
 //! VM would be lost. What runs is stopped by an order to the Mac's agent, and kept.
 
-use anyhow::{Result, bail};
-use kube::Api;
+use anyhow::Result;
+use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
-use macrack_api::{MacNode, MacNodeSpec, MacNodeStatus};
+use macrack_api::{MacNodeSpec, MacNodeStatus};
 use serde_json::json;
 
-use crate::cluster::{Access, client, said};
+use crate::cluster::{Access, mac_node, said};
 
 /// Take a Mac out of use for work on it: no new lease is bound to it; with --drain what runs on it is stopped and kept
 #[derive(clap::Args, Debug)]
@@ -30,12 +30,8 @@ pub(crate) struct Maintenance {
 
 impl Maintenance {
     pub(crate) async fn run(&self, access: &Access) -> Result<()> {
-        let nodes: Api<MacNode> = Api::all(client(access.config().await?)?);
-        let name = self.serial.to_lowercase();
-        let found = nodes.get_opt(&name).await.map_err(|error| said(error, &format!("reading MacNode {name}")))?;
-        let Some(node) = found else {
-            bail!("there is no MacNode {name}; kubectl get mn shows those there are");
-        };
+        let (nodes, node) = mac_node(access, &self.serial).await?;
+        let name = node.name_any();
         let patch = json!({ "metadata": { "uid": node.metadata.uid }, "spec": {
             "unschedulable": self.on,
             "drain": (self.on && self.drain).then_some(true),

@@ -6,14 +6,13 @@
 use anyhow::{Result, bail};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use kube::Api;
+use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
-use macrack_api::MacNode;
 use macrack_api::rack::node::{MacNodeStatus, Reboot as Request};
 use serde_json::json;
 
-use crate::cluster::{Access, client, said};
-use crate::times::{in_words, relative};
+use crate::cluster::{Access, mac_node, said};
+use crate::times::{absolute, in_words, relative};
 
 /// Show the reboot that a Mac asks for, and what it would do to whom; approve it with --approve
 #[derive(clap::Args, Debug)]
@@ -28,12 +27,8 @@ pub(crate) struct Reboot {
 
 impl Reboot {
     pub(crate) async fn run(&self, access: &Access) -> Result<()> {
-        let nodes: Api<MacNode> = Api::all(client(access.config().await?)?);
-        let name = self.serial.to_lowercase();
-        let found = nodes.get_opt(&name).await.map_err(|error| said(error, &format!("reading MacNode {name}")))?;
-        let Some(node) = found else {
-            bail!("there is no MacNode {name}; kubectl get mn shows those there are");
-        };
+        let (nodes, node) = mac_node(access, &self.serial).await?;
+        let name = node.name_any();
         let now = Timestamp::now();
         let status = node.status.clone().unwrap_or_default();
         let request = pending(&node.spec.serial, &status).map_err(anyhow::Error::msg)?;
@@ -66,7 +61,7 @@ impl Reboot {
 
 /// How a request is named.
 fn token(request: &Request) -> String {
-    request.requested_at.0.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    absolute(request.requested_at.0)
 }
 
 /// Whether a text that somebody gives back names that request, in whatever zone they write it.
@@ -90,7 +85,7 @@ fn pending<'a>(serial: &str, status: &'a MacNodeStatus) -> Result<&'a Request, S
             "the reboot that {serial} asked for at {} was approved{by} at {}; one approval is one reboot. If the Mac does \
              not come back, start it by hand",
             token(request),
-            approved.0.strftime("%Y-%m-%dT%H:%M:%SZ")
+            absolute(approved.0)
         ));
     }
     Ok(request)

@@ -5,12 +5,17 @@
 
 use k8s_openapi::jiff::Timestamp;
 
-/// Length of `2026-11-30T14:02:07Z`, as Kubernetes prints times.
+/// Length of [`absolute`].
 const LENGTH: usize = 20;
+
+/// `2026-11-30T14:02:07Z`, as Kubernetes prints times.
+pub(crate) fn absolute(moment: Timestamp) -> String {
+    moment.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
 
 /// `2026-11-30T14:02:07Z (in 23h51m)`, `… (9s ago)`.
 pub(crate) fn relative(moment: Timestamp, now: Timestamp) -> String {
-    format!("{} ({})", moment.strftime("%Y-%m-%dT%H:%M:%SZ"), away(moment, now))
+    format!("{} ({})", absolute(moment), away(moment, now))
 }
 
 /// `in 23h51m`, `9s ago`, `now`.
