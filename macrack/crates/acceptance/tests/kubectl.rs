@@ -103,10 +103,10 @@ async fn a_tenants_kubectl_runs_commands_in_its_own_guest_and_reads_its_journal_
     .await;
     objects::make_in::<MacOSInstance>(&tenant, ns.name(), &serde_json::from_value(instance)?).await?;
     let instances: Api<MacOSInstance> = Api::namespaced(tenant.clone(), ns.name());
-    expect::until_seen(&instances, "build-1", "Ready", SOON, |i| {
+    let ready = expect::until_seen(&instances, "build-1", "Ready", SOON, |i| {
         i.status.as_ref().is_some_and(|s| s.phase == Some(MacOSInstancePhase::Ready))
-    })
-    .await;
+    });
+    let guest = mac.vm(&ready.await.uid().context("no uid")?).guest_root();
 
     let pods: Api<Pod> = Api::namespaced(tenant.clone(), ns.name());
     expect::until_seen(&pods, POD, "Running, where it is", SOON, |pod| {
@@ -147,7 +147,7 @@ async fn a_tenants_kubectl_runs_commands_in_its_own_guest_and_reads_its_journal_
     assert!(!container.status.success() && container.stderr.contains("sidecar"), "{container:?}");
 
     // the client goes, and the command with it
-    let pid_file = guest_home(&mac)?.join("pid");
+    let pid_file = guest.join("pid");
     let mut client = tokio::process::Command::new(rack.plane.kubectl_path())
         .args(["-n", ns.name(), "exec", POD, "--", "sh", "-c", "echo $$ > pid; exec sleep 1000"])
         .env("KUBECONFIG", &mine)
@@ -198,12 +198,4 @@ async fn a_tenants_kubectl_runs_commands_in_its_own_guest_and_reads_its_journal_
     let late = exec(&mine, &["true"]).await?;
     assert!(late.stderr.contains("does not run"), "{late:?}");
     Ok(())
-}
-
-/// The home of the one guest on the Mac.
-fn guest_home(mac: &Mac) -> Result<std::path::PathBuf> {
-    let chassis = mac.chassis.file();
-    let vms = chassis.parent().and_then(|chassis| chassis.parent()).context("no state directory")?.join("vms");
-    let vm = std::fs::read_dir(vms)?.next().context("no VM")??;
-    Ok(vm.path().join("guest-root"))
 }

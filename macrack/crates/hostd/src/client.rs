@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use macrack_wire::client::{Client, connect};
 use macrack_wire::link::Limits;
-use macrack_wire::{Hello, HostReceipt, HostReport, HostVerb, MacAddress, RefusalKind, Role, WireError};
+use macrack_wire::{HostReceipt, HostReport, HostVerb, MacAddress, RefusalKind, Role, WireError};
 use tokio::net::UnixStream;
 
 /// How long `macrack-hostd` may take to answer: it ends VMs and removes files, and waits for nobody.
@@ -42,14 +42,6 @@ async fn ask(socket: &Path, verb: HostVerb) -> Result<HostReport, HostdError> {
         WireError::Refused(refusal) => HostdError::Refused(refusal.message),
         other => HostdError::Broken(other),
     })
-}
-
-/// Whether `macrack-hostd` listens and takes this user for the agent's; answers who it is.
-///
-/// # Errors
-/// [`HostdError::NotThere`].
-pub async fn reachable(socket: &Path) -> Result<Hello, HostdError> {
-    Ok(greet(socket).await?.peer().clone())
 }
 
 /// Reboots the Mac with the approval that `requested_at` names. Returns when the reboot has begun; may be asked

@@ -39,7 +39,8 @@ pub struct Tokens {
 
 /// A registry that runs.
 pub struct Registry {
-    child: Child,
+    /// Ends with this.
+    _child: Child,
     address: String,
 }
 
@@ -69,7 +70,7 @@ impl Registry {
             rest.chars().take_while(|c| c.is_ascii_digit() || matches!(c, '.' | ':')).collect::<String>()
         });
         match address {
-            Some(address) if address.starts_with("127.0.0.1:") => Ok(Registry { child, address }),
+            Some(address) if address.starts_with("127.0.0.1:") => Ok(Registry { _child: child, address }),
             other => bail!("the registry does not say where it listens ({other:?}):\n{log}"),
         }
     }
@@ -77,16 +78,6 @@ impl Registry {
     /// `127.0.0.1:<port>`, the registry's name in references.
     pub fn address(&self) -> &str {
         &self.address
-    }
-
-    /// Its log.
-    pub fn log(&self) -> String {
-        self.child.log()
-    }
-
-    /// Where its log is.
-    pub fn log_path(&self) -> &Path {
-        self.child.log_path()
     }
 }
 
