@@ -15,7 +15,7 @@ use macrack_wire::MacAddress;
 use macrack_wire::layout::{read_json, write_json};
 use tokio::sync::watch;
 
-use crate::bell::Bell;
+use crate::bell::{Bell, replace};
 use crate::gather::{Catalogue, Seen};
 use crate::headroom::reserve;
 use crate::hold;
@@ -28,7 +28,7 @@ use crate::life::{Facts, Life};
 use crate::node::NodeFacts;
 use crate::orders::{self, Action, Decision, GoldenState, View};
 use crate::quota::{Alive, Quota, Verdict};
-use crate::reboot::Rebooter;
+use crate::reboot::{Rebooter, is_busy};
 use crate::recipe::{self, Recipe};
 use crate::report::agent::{AgentReport, Sources, render};
 use crate::report::{instance, pod};
@@ -162,7 +162,7 @@ impl Chassis {
 
     /// Reads what nothing announces.
     async fn look(&mut self) {
-        match self.host.facts() {
+        match self.ask(|host| host.facts()).await {
             Ok(facts) => self.facts = facts,
             Err(error) => tracing::error!(%error, "the facts of this Mac cannot be read; the last ones hold"),
         }
@@ -207,12 +207,13 @@ impl Chassis {
 
     /// Takes leave of the VMs of which nothing is left; their receipts stay.
     fn bury(&mut self) {
-        for (uid, vm) in &self.vms {
-            if let Some(receipt) = vm.facts().receipt {
+        self.vms.retain(|uid, vm| {
+            let Facts { receipt, gone, .. } = vm.facts();
+            if let Some(receipt) = receipt {
                 self.receipts.insert(uid.clone(), receipt);
             }
-        }
-        self.vms.retain(|_, vm| !vm.facts().gone);
+            !gone
+        });
     }
 
     /// Finds out whether orders are carried out at all, and says so when that has changed.
@@ -294,11 +295,7 @@ impl Chassis {
             ))
             .unwrap_or(SignedDuration::MAX),
         };
-        self.wishes.send_if_modified(|old| {
-            let changed = *old != wishes;
-            *old = wishes;
-            changed
-        });
+        replace(&self.wishes, wishes);
     }
 
     fn prefetch(&self) -> Vec<Source> {
@@ -366,9 +363,11 @@ impl Chassis {
 
     /// Tests the kernel's counter where nothing else does; when to look again.
     async fn self_test(&mut self, gathered: &Gathered) -> Option<Timestamp> {
-        let status = self.mac_node.borrow().present().and_then(|mac_node| mac_node.status.clone()).unwrap_or_default();
-        let wanted =
-            !gathered.going_down && self.held.is_none() && selftest::wanted(&status, &self.around.boot_id, &self.quota);
+        let wanted = !gathered.going_down && self.held.is_none() && {
+            let seen = self.mac_node.borrow();
+            let status = seen.present().and_then(|mac_node| mac_node.status.as_ref());
+            status.is_some_and(|status| selftest::wanted(status, &self.around.boot_id, &self.quota))
+        };
         let own = self.vms.get(selftest::UID).map(Vm::facts).filter(|facts| !facts.gone);
         let beside = self.vms.iter().any(|(uid, vm)| uid != selftest::UID && vm.facts().life.is_alive());
         // the smallest is enough, and any shows the same
@@ -415,8 +414,8 @@ impl Chassis {
     /// Carries out an approved reboot once nothing runs; when to look again.
     fn reboot(&mut self) -> Option<Timestamp> {
         let asked = self.asked_reboot().filter(|_| self.held.is_none());
-        let lives = self.vms.iter().map(|(uid, vm)| (uid.clone(), vm.facts().life)).collect();
-        self.rebooter.step(asked.as_ref(), &self.around.boot_id, &lives)
+        let busy = self.vms.values().any(|vm| is_busy(&vm.facts().life));
+        self.rebooter.step(asked.as_ref(), &self.around.boot_id, busy)
     }
 
     fn asked_reboot(&self) -> Option<Reboot> {
@@ -477,10 +476,19 @@ impl Chassis {
         }
     }
 
-    async fn processes(&self) -> Option<Vec<VmProcess>> {
+    /// Asks the Mac what takes its time to answer: tools of macOS may be run for it, and no worker waits for those.
+    async fn ask<T, F>(&self, question: F) -> std::io::Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&dyn Host) -> std::io::Result<T> + Send + 'static,
+    {
         let host = self.host.clone();
-        let listed = tokio::task::spawn_blocking(move || host.vm_processes()).await;
-        let listed = listed.unwrap_or_else(|ended| Err(std::io::Error::other(ended)));
+        let answer = tokio::task::spawn_blocking(move || question(&*host)).await;
+        answer.unwrap_or_else(|ended| Err(std::io::Error::other(ended)))
+    }
+
+    async fn processes(&self) -> Option<Vec<VmProcess>> {
+        let listed = self.ask(|host| host.vm_processes()).await;
         listed.inspect_err(|error| tracing::error!(%error, "the processes of this Mac cannot be listed")).ok()
     }
 
@@ -520,18 +528,15 @@ impl Chassis {
 
     fn report(&mut self, gathered: &Gathered, decision: &Decision) {
         let vms: BTreeMap<String, Facts> = self.vms.iter().map(|(uid, vm)| (uid.clone(), vm.facts())).collect();
-        let pressure = gathered.disk_free.is_some_and(|free| free < reserve(&vms, &gathered.slots));
+        let reserved = reserve(&vms, &gathered.slots);
+        let pressure = gathered.disk_free.is_some_and(|free| free < reserved);
         let facts = NodeFacts {
             host: self.facts.clone(),
             disk_pressure: pressure,
             kubelet_port: self.kubelet.port(),
             going_down: gathered.going_down,
         };
-        self.node_facts.send_if_modified(|old| {
-            let changed = *old != facts;
-            *old = facts;
-            changed
-        });
+        replace(&self.node_facts, facts);
         let (mut targets, host) = (kubelet::Targets::new(), self.facts.addresses.first().copied());
         for slot in &gathered.slots {
             let Some(link) = self.links.get(&slot.uid) else { continue };
@@ -543,10 +548,16 @@ impl Chassis {
             link.tell(Some(instance::render(facts, say)), bound.and_then(|pod| pod::render(pod, host, facts, say)));
         }
         self.kubelet.publish(&self.facts.addresses, targets);
-        self.report_agent(gathered, decision, &vms);
+        self.report_agent(gathered, decision, &vms, reserved);
     }
 
-    fn report_agent(&mut self, gathered: &Gathered, decision: &Decision, vms: &BTreeMap<String, Facts>) {
+    fn report_agent(
+        &mut self,
+        gathered: &Gathered,
+        decision: &Decision,
+        vms: &BTreeMap<String, Facts>,
+        disk_reserved: u64,
+    ) {
         let seen = self.mac_node.borrow().clone();
         let Some(mac_node) = seen.present() else { return };
         let Some(uid) = mac_node.uid() else { return };
@@ -559,7 +570,7 @@ impl Chassis {
             vms,
             says: &decision.says,
             receipts: &self.receipts,
-            disk_reserved: reserve(vms, &gathered.slots),
+            disk_reserved,
             goldens: &gathered.situation.goldens,
             pulls: &gathered.situation.pulls,
             last_lease: self.last_lease.clone(),
@@ -570,12 +581,7 @@ impl Chassis {
         let has = mac_node.status.as_ref().is_some_and(|status| status.agent.is_some());
         let losses = losses + u32::from(had && !has);
         self.reported = (has, losses);
-        self.report.send_if_modified(|old| {
-            let report = AgentReport { mac_node: uid, losses, status };
-            let changed = old.as_ref() != Some(&report);
-            *old = Some(report);
-            changed
-        });
+        replace(&self.report, Some(AgentReport { mac_node: uid, losses, status }));
     }
 }
 

@@ -8,6 +8,8 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
+use macrack_api::rack::node::WipeReceipt;
+
 use crate::life::Life;
 use crate::state_dir::{StateDir, is_uid};
 use crate::vms::{LOOKING, Surroundings, Vm, end_process, wipes};
@@ -30,12 +32,15 @@ async fn reap(state_dir: &StateDir, around: &Surroundings) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes up every VM on the disk.
+/// Takes up every VM on the disk; with the receipts of those that were wiped, by uid.
 ///
 /// # Errors
 /// When the directory of VMs or the processes of the host cannot be listed: what is there is then not known,
 /// and nothing is done.
-pub async fn take(state_dir: &StateDir, around: &Surroundings) -> io::Result<BTreeMap<String, Vm>> {
+pub async fn take(
+    state_dir: &StateDir,
+    around: &Surroundings,
+) -> io::Result<(BTreeMap<String, Vm>, BTreeMap<String, WipeReceipt>)> {
     reap(state_dir, around).await?;
     let mut vms = BTreeMap::new();
     for entry in fs::read_dir(state_dir.vms())? {
@@ -67,5 +72,5 @@ pub async fn take(state_dir: &StateDir, around: &Surroundings) -> io::Result<BTr
     for (uid, vm) in &vms {
         tracing::info!(vm = %uid, "found {}", vm.facts().life);
     }
-    Ok(vms)
+    Ok((vms, wipes.done))
 }

@@ -10,7 +10,6 @@
 //! later boot does nothing with it; nothing is asked while a VM lives. Asking again with one approval is harmless, for
 //! `macrack-hostd` uses each once, so a crash anywhere between gives neither two reboots nor none.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -78,20 +77,18 @@ pub enum Step {
     Wait(Timestamp),
 }
 
-/// Decides, in boot `boot_id`, with `asked` on the disk.
-pub fn decide(
-    reboot: &Reboot,
-    boot_id: &str,
-    asked: Option<&Asked>,
-    vms: &BTreeMap<String, Life>,
-    now: Timestamp,
-) -> Step {
+/// Whether a reboot would cut off what a VM with this life is at.
+pub fn is_busy(life: &Life) -> bool {
+    life.is_alive() || matches!(life, Life::Cloning | Life::Wiping)
+}
+
+/// Decides, in boot `boot_id`, with `asked` on the disk; `busy`: [`is_busy`] of any VM.
+pub fn decide(reboot: &Reboot, boot_id: &str, asked: Option<&Asked>, busy: bool, now: Timestamp) -> Step {
     let approved = reboot.approved_at.is_some() && reboot.done_boot_id.is_none();
     if !approved || reboot.boot_id.as_deref() != Some(boot_id) {
         return Step::Nothing;
     }
-    let cut = |life: &Life| life.is_alive() || matches!(life, Life::Cloning | Life::Wiping);
-    if vms.values().any(cut) {
+    if busy {
         return Step::Nothing; // its end rings
     }
     match asked {
@@ -144,15 +141,15 @@ impl Rebooter {
         Rebooter { file, power, bell, asked, asking: None }
     }
 
-    /// One step; when to look again at the latest.
-    pub fn step(&mut self, reboot: Option<&Reboot>, boot_id: &str, vms: &BTreeMap<String, Life>) -> Option<Timestamp> {
+    /// One step; when to look again at the latest. `busy`: [`is_busy`] of any VM.
+    pub fn step(&mut self, reboot: Option<&Reboot>, boot_id: &str, busy: bool) -> Option<Timestamp> {
         self.hear();
         if self.asking.is_some() {
             return None;
         }
         let (Some(reboot), Ok(asked)) = (reboot, &self.asked) else { return None };
         let now = Timestamp::now();
-        match decide(reboot, boot_id, asked.as_ref(), vms, now) {
+        match decide(reboot, boot_id, asked.as_ref(), busy, now) {
             Step::Nothing => None,
             Step::Wait(until) => Some(until),
             Step::Ask => self.ask(reboot, now),

@@ -26,31 +26,30 @@ fn asked(requested: i64, begun: bool) -> Asked {
 
 #[test]
 fn an_approval_is_carried_out_in_its_own_boot_once_and_only_when_nothing_runs() {
-    let none = BTreeMap::new();
-    let with = |life: Life| BTreeMap::from([("a".to_owned(), life)]);
-    let at_rest = with(Life::AtRest(Rest::Ready));
+    let none = false;
+    let at_rest = is_busy(&Life::AtRest(Rest::Ready));
     let unapproved = Reboot { approved_at: None, ..approved(50) };
     let done = Reboot { done_boot_id: Some("boot-2".to_owned()), ..approved(50) };
     let nameless = Reboot { boot_id: None, ..approved(50) };
-    for (what, reboot, boot, before, vms, step) in [
-        ("approved", &approved(50), "boot-1", None, &none, Step::Ask),
-        ("VMs at rest", &approved(50), "boot-1", None, &at_rest, Step::Ask),
-        ("not approved", &unapproved, "boot-1", None, &none, Step::Nothing),
-        ("done", &done, "boot-1", None, &none, Step::Nothing),
-        ("a later boot", &approved(50), "boot-2", None, &none, Step::Nothing),
-        ("no boot named", &nameless, "boot-1", None, &none, Step::Nothing),
-        ("begun", &approved(50), "boot-1", Some(asked(50, true)), &none, Step::Nothing),
-        ("a crash before the answer", &approved(50), "boot-1", Some(asked(50, false)), &none, Step::Ask),
-        ("an older one was carried out", &approved(50), "boot-1", Some(asked(40, true)), &none, Step::Ask),
-        ("a later one was carried out", &approved(50), "boot-1", Some(asked(60, true)), &none, Step::Nothing),
+    for (what, reboot, boot, before, busy, step) in [
+        ("approved", &approved(50), "boot-1", None, none, Step::Ask),
+        ("VMs at rest", &approved(50), "boot-1", None, at_rest, Step::Ask),
+        ("not approved", &unapproved, "boot-1", None, none, Step::Nothing),
+        ("done", &done, "boot-1", None, none, Step::Nothing),
+        ("a later boot", &approved(50), "boot-2", None, none, Step::Nothing),
+        ("no boot named", &nameless, "boot-1", None, none, Step::Nothing),
+        ("begun", &approved(50), "boot-1", Some(asked(50, true)), none, Step::Nothing),
+        ("a crash before the answer", &approved(50), "boot-1", Some(asked(50, false)), none, Step::Ask),
+        ("an older one was carried out", &approved(50), "boot-1", Some(asked(40, true)), none, Step::Ask),
+        ("a later one was carried out", &approved(50), "boot-1", Some(asked(60, true)), none, Step::Nothing),
     ] {
-        assert_eq!(decide(reboot, boot, before.as_ref(), vms, at(1000)), step, "{what}");
+        assert_eq!(decide(reboot, boot, before.as_ref(), busy, at(1000)), step, "{what}");
     }
     for life in [Life::Starting, Life::Running, Life::Stopping, Life::Unknown("?".into()), Life::Cloning, Life::Wiping]
     {
-        assert_eq!(decide(&approved(50), "boot-1", None, &with(life.clone()), at(1000)), Step::Nothing, "{life}");
+        assert_eq!(decide(&approved(50), "boot-1", None, is_busy(&life), at(1000)), Step::Nothing, "{life}");
     }
-    let soon = decide(&approved(50), "boot-1", Some(&asked(50, false)), &none, at(101));
+    let soon = decide(&approved(50), "boot-1", Some(&asked(50, false)), none, at(101));
     assert_eq!(soon, Step::Wait(at(100) + ASK_AGAIN), "it is not asked in a storm");
 }
 
@@ -97,7 +96,7 @@ async fn what_is_asked_is_on_the_disk_first_and_a_crash_between_gives_one_reboot
     let power = Arc::new(Deaf::default());
     let bell = Bell::default();
     let agent = || Rebooter::new(file.clone(), Arc::new(Shared(power.clone())), bell.clone());
-    let step = |agent: &mut Rebooter| agent.step(Some(&approved(50)), "boot-1", &BTreeMap::new());
+    let step = |agent: &mut Rebooter| agent.step(Some(&approved(50)), "boot-1", false);
 
     // the first life writes, asks, and dies before the answer
     let mut first = agent();
@@ -129,7 +128,7 @@ async fn a_record_that_cannot_be_read_reboots_nothing_and_says_so() {
     std::fs::write(&file, "{").unwrap();
     let power = Arc::new(Deaf::default());
     let mut agent = Rebooter::new(file, Arc::new(Shared(power.clone())), Bell::default());
-    assert_eq!(agent.step(Some(&approved(50)), "boot-1", &BTreeMap::new()), None);
+    assert_eq!(agent.step(Some(&approved(50)), "boot-1", false), None);
     assert_eq!(power.asked.load(Ordering::SeqCst), 0);
     let facts = agent.facts(Some(&approved(50))).unwrap();
     assert!(facts.problem.unwrap().contains("reboot.json"));

@@ -29,7 +29,7 @@ use crate::report::agent::AgentReport;
 use crate::shutdown;
 use crate::state_dir::StateDir;
 use crate::status::tell_mac_node;
-use crate::vms::{Surroundings, wipes};
+use crate::vms::Surroundings;
 use crate::writer::keep_written;
 
 /// What an agent is started with.
@@ -93,8 +93,7 @@ async fn begin(options: Options, bell: Bell, tasks: &mut JoinSet<()>) -> Result<
         );
     }
     let around = Surroundings { host: host.clone(), vm_binary, boot_id: facts.boot_id.clone(), bell: bell.clone() };
-    let vms = inventory::take(&state_dir, &around).await.context("the VMs on this Mac cannot be listed")?;
-    let receipts = wipes(&state_dir.wipes()).context("the receipts of wipes cannot be listed")?.done;
+    let (vms, receipts) = inventory::take(&state_dir, &around).await.context("the VMs on this Mac cannot be listed")?;
 
     let cache = Cache::open(state_dir.images()).context("the goldens on this Mac cannot be listed")?;
     let (wishes, wished) = watch::channel(none());

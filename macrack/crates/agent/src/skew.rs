@@ -21,10 +21,9 @@ pub struct ServerClock(Mutex<Option<i64>>);
 impl ServerClock {
     /// Takes in the time of an answer that arrives at `now`. One without a readable time says nothing.
     pub fn note(&self, headers: &HeaderMap, now: Timestamp) {
-        let date = headers.get(DATE).and_then(|date| date.to_str().ok());
-        let Some(date) = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok()) else { return };
+        let Some(date) = date(headers) else { return };
         // the header's fraction is cut off: half a second is added on the average
-        let ahead = now.as_millisecond() - date.timestamp().as_millisecond() - 500;
+        let ahead = now.as_millisecond() - date.as_millisecond() - 500;
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *known = reported(*known, ahead.div_euclid(1000));
     }
@@ -34,6 +33,12 @@ impl ServerClock {
     pub fn skew(&self) -> Option<i64> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The time that an answer says, if it is readable.
+pub(crate) fn date(headers: &HeaderMap) -> Option<Timestamp> {
+    let date = headers.get(DATE)?.to_str().ok()?;
+    Some(jiff::fmt::rfc2822::parse(date).ok()?.timestamp())
 }
 
 /// What is reported after `before`, now that `ahead` seconds were seen.

@@ -11,7 +11,7 @@ use macrack_api::rack::node::Slot;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::bell::Bell;
+use crate::bell::{Bell, replace};
 use crate::gather::{Seen, follow};
 use crate::orders::Placeholder;
 use crate::report::instance::InstanceReport;
@@ -61,14 +61,6 @@ impl SlotLink {
         replace(&self.instance_report, instance);
         replace(&self.pod_report, pod);
     }
-}
-
-fn replace<T: PartialEq>(sender: &watch::Sender<Option<T>>, value: Option<T>) {
-    sender.send_if_modified(|old| {
-        let changed = *old != value;
-        *old = value;
-        changed
-    });
 }
 
 /// How the placeholder of `slot` stands to `node`.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Request;
-use http::header::DATE;
 use jiff::{SignedDuration, Timestamp};
 use kube::client::Body;
 use kube::{Client, Config};
@@ -14,6 +13,7 @@ use kube::{Client, Config};
 use super::{Around, Reached};
 use crate::bootstrap::Bootstrap;
 use crate::host::Host;
+use crate::skew;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -72,9 +72,7 @@ async fn ahead_of(config: Config, path: &str) -> Result<Option<SignedDuration>, 
     let asked = Timestamp::now();
     let answer = client.send(request).await.map_err(|error| whole(&error))?;
     let middle = asked + Timestamp::now().duration_since(asked) / 2;
-    let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
-    let date = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok());
-    Ok(date.map(|date| middle.duration_since(date.timestamp())))
+    Ok(skew::date(answer.headers()).map(|date| middle.duration_since(date)))
 }
 
 /// An error with what caused it: a connection that failed says only at the end of that why.

@@ -39,7 +39,7 @@ const LOOK: Duration = Duration::from_secs(3600);
 
 /// What a certificate must name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Names {
+pub(super) struct Names {
     /// The Node.
     pub node: String,
     /// The addresses that the Node's status names.
@@ -85,13 +85,13 @@ struct Pair {
 
 /// When a certificate that is good from `from` to `until` is renewed: at three quarters of its life, so that a week
 /// without an API server is survived by one of thirty days.
-pub fn renewal(from: Timestamp, until: Timestamp) -> Timestamp {
+fn renewal(from: Timestamp, until: Timestamp) -> Timestamp {
     let quarter = until.duration_since(from) / 4;
     until.checked_sub(quarter).unwrap_or(from)
 }
 
 /// Keeps a good certificate shown, for as long as it is polled. `wanted` are the names of the moment.
-pub async fn keep(client: Client, wish: Wish, mut wanted: watch::Receiver<Names>, shown: Arc<Certificate>) {
+pub(super) async fn keep(client: Client, wish: Wish, mut wanted: watch::Receiver<Names>, shown: Arc<Certificate>) {
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
     let mut kept = std::fs::read(&wish.file).ok();
     loop {

@@ -14,8 +14,8 @@ mod logs;
 mod routes;
 mod server;
 
-pub use certificate::{Names, Wish, keep as keep_certificate, renewal};
-pub use server::{Callers, Certificate, KubeletError, Server};
+pub use certificate::Wish;
+pub use server::{Callers, KubeletError};
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,6 +26,10 @@ use kube::Client;
 use macrack_wire::VmDir;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+
+use self::certificate::{Names, keep as keep_certificate};
+use self::server::{Certificate, Server};
+use crate::bell::replace;
 
 /// A placeholder whose VM is on this Mac.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,14 +70,6 @@ impl Publisher {
         replace(&self.names, names);
         replace(&self.targets, targets);
     }
-}
-
-fn replace<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
-    sender.send_if_modified(|old| {
-        let changed = *old != value;
-        *old = value;
-        changed
-    });
 }
 
 /// The VM of a placeholder that is bound here.

@@ -22,7 +22,7 @@ const FOLLOWERS: usize = 32;
 #[derive(Clone)]
 pub(super) struct Kubelet {
     targets: watch::Receiver<Targets>,
-    pub(super) sessions: Arc<Semaphore>,
+    sessions: Arc<Semaphore>,
     followers: Arc<Semaphore>,
 }
 

@@ -41,11 +41,11 @@ pub struct Callers {
 
 /// The serving certificate, once there is one; swapped when it is renewed.
 #[derive(Debug, Default)]
-pub struct Certificate(ArcSwapOption<CertifiedKey>);
+pub(super) struct Certificate(ArcSwapOption<CertifiedKey>);
 
 impl Certificate {
     /// Shows this one from now on.
-    pub fn show(&self, certificate: CertifiedKey) {
+    pub(super) fn show(&self, certificate: CertifiedKey) {
         self.0.store(Some(Arc::new(certificate)));
     }
 }
@@ -73,7 +73,7 @@ pub enum KubeletError {
 }
 
 /// A server that listens and answers nobody yet.
-pub struct Server {
+pub(super) struct Server {
     listener: TcpListener,
     port: u16,
     acceptor: TlsAcceptor,
@@ -85,7 +85,7 @@ impl Server {
     ///
     /// # Errors
     /// When the address or the client CA is of no use.
-    pub async fn bind(
+    pub(super) async fn bind(
         address: SocketAddr,
         callers: Callers,
         certificate: Arc<Certificate>,
@@ -97,12 +97,12 @@ impl Server {
     }
 
     /// The port.
-    pub fn port(&self) -> u16 {
+    pub(super) fn port(&self) -> u16 {
         self.port
     }
 
     /// Answers, for ever.
-    pub async fn run(self, targets: watch::Receiver<Targets>) {
+    pub(super) async fn run(self, targets: watch::Receiver<Targets>) {
         let router = routes::router(Kubelet::new(targets));
         let room = Arc::new(Semaphore::new(CONNECTIONS));
         let mut open = JoinSet::new();

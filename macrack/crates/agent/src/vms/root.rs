@@ -3,14 +3,13 @@
 use std::io;
 use std::path::Path;
 
-use macrack_wire::{HostReceipt, MacAddress, VmDir};
+use macrack_wire::{HostReceipt, MacAddress};
 
 /// Has the DHCP leases of `macs` struck out, and removed what the agent's user could not remove.
 ///
 /// # Errors
 /// When `macrack-hostd` does not answer or could not do it: the wipe is then not done.
-pub(super) async fn wipe(dir: &VmDir, uid: &str, macs: &[MacAddress]) -> io::Result<HostReceipt> {
-    let state_dir = dir.path().parent().and_then(Path::parent).unwrap_or(dir.path());
+pub(super) async fn wipe(state_dir: &Path, uid: &str, macs: &[MacAddress]) -> io::Result<HostReceipt> {
     let socket = macrack_hostd::socket(state_dir);
     #[cfg(all(feature = "sim", target_os = "linux"))]
     if !socket.exists() {

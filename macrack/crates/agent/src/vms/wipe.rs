@@ -217,11 +217,10 @@ fn plan(dir: &VmDir, uid: &str) -> io::Result<Vec<Item>> {
 
 /// Whatever else in the state directory has the uid in its name.
 fn elsewhere(dir: &VmDir, uid: &str) -> io::Result<Vec<PathBuf>> {
-    let Some(root) = dir.path().parent().and_then(Path::parent) else { return Ok(Vec::new()) };
     let journal = journal_of(dir, uid);
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut found = Vec::new();
-    for path in list(root)?.unwrap_or_default() {
+    for path in list(state_dir_of(dir))?.unwrap_or_default() {
         if name(&path).contains(uid) {
             found.push(path);
         } else if kind(&path)? == Kind::Directory && !NOT_A_VMS.contains(&name(&path).as_str()) {
@@ -274,9 +273,13 @@ fn measure(path: &Path, kind: Kind) -> io::Result<Amount> {
     Ok(sum)
 }
 
+/// The state directory in whose `vms/` the VM lies.
+fn state_dir_of(dir: &VmDir) -> &Path {
+    dir.path().parent().and_then(Path::parent).unwrap_or(dir.path())
+}
+
 fn journal_of(dir: &VmDir, uid: &str) -> PathBuf {
-    let root = dir.path().parent().and_then(Path::parent).unwrap_or(dir.path());
-    root.join("wipes").join(format!("{uid}.json"))
+    state_dir_of(dir).join("wipes").join(format!("{uid}.json"))
 }
 
 fn uid_of(dir: &VmDir) -> String {
@@ -415,7 +418,7 @@ pub(super) async fn wipe(dir: VmDir) -> io::Result<WipeReceipt> {
         destroy(&second, &mut |_| Ok(()))
     })
     .await?;
-    let by_root = root::wipe(&dir, &uid_of(&dir), &journal.mac_addresses).await?;
+    let by_root = root::wipe(state_dir_of(&dir), &uid_of(&dir), &journal.mac_addresses).await?;
     blocking(move || {
         let counted = [(What::DhcpLeases, by_root.dhcp_leases), (What::RootFiles, by_root.leftovers)];
         let journal = count(&third, journal, &counted)?;

@@ -24,7 +24,7 @@ async fn what_runs_is_adopted_what_crashed_is_told_from_what_was_stopped() {
     let (started, pid) = (running.facts().report.unwrap().started_at, bench.pid(1));
     drop((running, stopped, crashed));
 
-    let found = inventory::take(&bench.state_dir, &bench.around).await.unwrap();
+    let (found, _) = inventory::take(&bench.state_dir, &bench.around).await.unwrap();
     let one = until_ready(&found[&uid(1)]).await;
     let report = one.report.unwrap();
     assert_eq!((report.started_at, report.pid, one.starts), (started, pid, 1), "it was started again");
@@ -39,7 +39,7 @@ async fn a_process_that_lives_and_does_not_answer_is_unknown_and_never_killed_un
     drop(bench.running(1).await);
     let pid = bench.pid(1);
     bench.signal(1, Signal::STOP);
-    let found = inventory::take(&bench.state_dir, &bench.around).await.unwrap();
+    let (found, _) = inventory::take(&bench.state_dir, &bench.around).await.unwrap();
     let vm = &found[&uid(1)];
     let unknown = until(vm, "unknown", |facts| matches!(facts.life, Life::Unknown(_))).await;
     assert!(unknown.life.to_string().contains(&format!("its process {pid} lives")), "{}", unknown.life);
@@ -56,7 +56,7 @@ async fn a_clone_that_a_crash_cut_off_is_made_anew_from_nothing() {
     let dir = bench.state_dir.vm(&uid(1));
     fs::create_dir(dir.path()).unwrap();
     fs::write(dir.path().join("disk.img"), "half").unwrap();
-    let found = inventory::take(&bench.state_dir, &bench.around).await.unwrap();
+    let (found, _) = inventory::take(&bench.state_dir, &bench.around).await.unwrap();
     let vm = &found[&uid(1)];
     assert!(matches!(vm.facts().life, Life::Partial { .. }), "{:?}", vm.facts());
     vm.order(Command::Make(Box::new(bench.making(1, None))));
@@ -89,7 +89,7 @@ async fn a_wipe_that_was_begun_goes_on_without_an_order_also_where_nothing_but_a
     }
     let leases = bench.state_dir.path().join("chassis/dhcpd_leases");
     fs::write(&leases, "{\n\thw_address=1,2:0:5e:10:0:1\n}\n{\n\thw_address=1,2:0:5e:10:0:2\n}\n").unwrap();
-    let found = inventory::take(&bench.state_dir, &bench.around).await.unwrap();
+    let (found, _) = inventory::take(&bench.state_dir, &bench.around).await.unwrap();
     for n in [1, 2] {
         let end = until(&found[&uid(n)], "gone", |facts| facts.gone).await;
         assert_eq!(end.receipt.unwrap().started_at.0.to_string(), "2026-01-01T00:00:00Z", "{n}");
@@ -103,7 +103,7 @@ async fn what_is_no_vm_of_ours_is_left_alone() {
     let bench = Bench::new().await;
     let strange = bench.state_dir.vms().join(".DS_Store");
     fs::write(&strange, "").unwrap();
-    assert!(inventory::take(&bench.state_dir, &bench.around).await.unwrap().is_empty());
+    assert!(inventory::take(&bench.state_dir, &bench.around).await.unwrap().0.is_empty());
     assert!(strange.exists());
 }
 
