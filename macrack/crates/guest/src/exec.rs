@@ -1,7 +1,7 @@
 //! Sessions of the host with this guest: a command of the user's, a port, the first boot's output.
 //!
-//! Invariants: a command dies with its session, whichever side ends it, and so does whatever it started in its
-//! own process group; nobody gets a session before somebody is logged in, as whom it would run.
+//! Invariants: a command dies with its session, whichever side ends it or drops it, and so does whatever it started in
+//! its own process group; nobody gets a session before somebody is logged in, as whom it would run.
 
 use std::ffi::OsString;
 use std::io;
@@ -21,6 +21,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::bytes::Bytes;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::boot_log::BootLog;
 use crate::bounded::exit_code;
@@ -107,7 +108,7 @@ impl Sessions {
                     ));
                 }
                 Running::start(&*self.probe, &command, stdin, tty)
-                    .map(Begun::Command)
+                    .map(|running| Begun::Command(Box::new(running)))
                     .map_err(|error| Refusal::denied(format!("exec: {error}")))
             }
         }
@@ -116,12 +117,14 @@ impl Sessions {
 
 enum Begun {
     Log,
-    Command(Running),
+    Command(Box<Running>),
     Port(TcpStream),
 }
 
 /// A command and the ends of what it reads and writes.
 struct Running {
+    // the group goes before the child does, which alone is all that tokio would end
+    group: Group,
     child: Child,
     input: Option<Input>,
     terminal: Option<Arc<Terminal>>,
@@ -149,14 +152,13 @@ impl Running {
             Some(terminal) => stdin.then(|| Input::Terminal(terminal.clone())),
             None => child.stdin.take().map(Input::Pipe),
         };
-        Ok(Running { child, input, terminal })
+        Ok(Running { group: Group::of(&child), child, input, terminal })
     }
 
     async fn run<S>(mut self, reader: Reader<S>, mut writer: Writer<S>) -> Result<(), WireError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let group = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let (frames, mut outgoing) = mpsc::channel(QUEUE);
         let (exit, exited) = watch::channel(false);
         let mut pumps = JoinSet::new();
@@ -173,7 +175,8 @@ impl Running {
                 }
             }
         }
-        let mut listening = tokio::spawn(listen(reader, self.input.take(), self.terminal.clone(), frames));
+        let input = listen(reader, self.input.take(), self.terminal.clone(), frames);
+        let mut listening = AbortOnDropHandle::new(tokio::spawn(input));
         let mut status = None;
         let ended = loop {
             tokio::select! {
@@ -193,17 +196,14 @@ impl Running {
             }
             if pumps.is_empty() && status.is_some() {
                 while let Ok(frame) = outgoing.try_recv() {
-                    if let Err(error) = writer.send(&frame).await {
-                        end_group(group);
-                        return Err(error);
-                    }
+                    writer.send(&frame).await?;
                 }
                 break Ok(());
             }
         };
-        listening.abort();
-        // whatever it left running was its own
-        end_group(group);
+        drop(listening);
+        // whatever it left running was its own, and ends before its client is told
+        drop(self.group);
         match (ended, status) {
             (Ok(()), Some(Ok(status))) => finish(writer, Ended::Exit { code: exit_code(status) }).await,
             (Ok(()), Some(Err(error))) => finish(writer, Ended::failed(error)).await,
@@ -232,11 +232,23 @@ fn led(probe: &dyn Probe, arguments: &[String]) -> io::Result<std::process::Comm
     Ok(command)
 }
 
-fn end_group(group: Option<Pid>) {
-    let Some(group) = group else { return };
-    // ESRCH: everybody has ended
-    let _ = kill_process_group(group, Signal::HUP);
-    let _ = kill_process_group(group, Signal::KILL);
+/// The process group that a command leads ([`become_command`]). It ends with this, however this ends: a session may be
+/// dropped anywhere, when the guest goes down, or by a panic.
+struct Group(Option<Pid>);
+
+impl Group {
+    fn of(child: &Child) -> Group {
+        Group(child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let Some(group) = self.0 else { return };
+        // ESRCH: everybody has ended
+        let _ = kill_process_group(group, Signal::HUP);
+        let _ = kill_process_group(group, Signal::KILL);
+    }
 }
 
 async fn finish<S>(mut writer: Writer<S>, ended: Ended) -> Result<(), WireError>
@@ -362,7 +374,7 @@ where
     let (mut from, to) = stream.into_split();
     let (frames, mut outgoing) = mpsc::channel(QUEUE);
     let output = frames.clone();
-    let sending = tokio::spawn(async move {
+    let _sending = AbortOnDropHandle::new(tokio::spawn(async move {
         let mut buffer = vec![0; MAX_CHUNK];
         while let Ok(count @ 1..) = from.read(&mut buffer).await {
             if output.send(Frame::Output(Bytes::copy_from_slice(&buffer[..count]))).await.is_err() {
@@ -371,21 +383,18 @@ where
         }
         // the connection's far side is done: so is the session
         let _gone = output.send(Frame::Ended(Ended::Over)).await;
-    });
-    let mut listening = tokio::spawn(receive(reader, to, frames));
-    let ended = loop {
+    }));
+    let mut listening = AbortOnDropHandle::new(tokio::spawn(receive(reader, to, frames)));
+    loop {
         tokio::select! {
-            gone = &mut listening => break gone.unwrap_or(Ok(())),
+            gone = &mut listening => return gone.unwrap_or(Ok(())),
             frame = outgoing.recv() => match frame {
-                Some(Frame::Ended(ended)) => break finish(writer, ended).await,
-                Some(frame) => if let Err(error) = writer.send(&frame).await { break Err(error) },
-                None => break Ok(()),
+                Some(Frame::Ended(ended)) => return finish(writer, ended).await,
+                Some(frame) => writer.send(&frame).await?,
+                None => return Ok(()),
             },
         }
-    };
-    sending.abort();
-    listening.abort();
-    ended
+    }
 }
 
 /// Input for a port.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use macrack_wire::client::{Client, connect};
 use macrack_wire::guest::MAX_SCRIPT;
 use macrack_wire::link::Limits;
+use macrack_wire::session::Session;
 use macrack_wire::{FirstBoot, GuestReport, GuestStage, GuestVerb, ReadinessState, Role, WireError};
 use serde_json::json;
 use tempfile::TempDir;
@@ -233,6 +234,42 @@ async fn a_guest_goes_down_when_it_is_asked_to() {
     host.send(GuestVerb::Shutdown).await.unwrap();
     while let Ok(Some(_)) = host.next().await {}
     assert!(mac.process.take().unwrap().wait().unwrap().success());
+}
+
+/// Whether a process is there, and not dead and waiting to be reaped by whoever got it.
+fn lives(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+#[tokio::test]
+async fn a_session_that_is_dropped_in_the_middle_leaves_nothing_of_its_command_behind() {
+    let mut mac = Mac::new();
+    mac.boot();
+    until(&mut mac.host().await, |report| report.stage == GuestStage::UserSession).await;
+    let command = ["sh", "-c", "sleep 1000 & echo $! $$ > pids; wait"].map(str::to_owned).to_vec();
+    let session = GuestVerb::Open(Session::Exec { command, stdin: false, tty: false });
+    let (_, _open) = mac.host().await.open(session).await.unwrap();
+    let pids = timeout(PATIENCE, async {
+        loop {
+            match fs::read_to_string(mac.root().join("pids")) {
+                Ok(pids) if pids.ends_with('\n') => return pids,
+                _ => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    });
+    let pids = pids.await.unwrap();
+    let pids: Vec<&str> = pids.split_whitespace().collect();
+    assert!(pids.len() == 2 && pids.iter().all(|pid| lives(pid)), "{pids:?}");
+    // the guest goes down while the session is open: nobody ends it, it is dropped where it stands
+    mac.host().await.send(GuestVerb::Shutdown).await.unwrap();
+    assert!(mac.process.take().unwrap().wait().unwrap().success());
+    let gone = async {
+        while pids.iter().any(|pid| lives(pid)) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, gone).await.unwrap_or_else(|_| panic!("one of {pids:?} outlived its session"));
 }
 
 #[test]
