@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Type-checks the guest agent for macOS on a Debian machine: `cargo check` needs a standard library for the target and
-# nothing that links. The library is built once from Debian's rust-src, which has to be of this compiler's version; when
-# the archive has none, or anything else is missing, this fails and says so.
-# usage: ci/darwin-check.sh [cargo arguments; default: check -p dockerios-guest]
+# Lints what runs on Macs - the guest agent, and kubectl-dockerios on people's laptops - for macOS on a Debian machine:
+# clippy needs a standard library for the target and nothing that links. The library is built once from Debian's
+# rust-src, which has to be of this compiler's version; when the archive has none, or anything else is missing, this
+# fails and says so.
+# usage: ci/darwin-check.sh [cargo arguments; default: clippy of both, warnings being errors]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=aarch64-apple-darwin
@@ -78,8 +79,10 @@ CC
 
 [ -d "$sysroot" ] || build_sysroot
 stand_ins
-[ $# -gt 0 ] || set -- check -p dockerios-guest
+[ $# -gt 0 ] || set -- clippy -p dockerios-guest -p dockerios-cli --locked -- -D warnings
 export CARGO_TARGET_AARCH64_APPLE_DARWIN_RUSTFLAGS="--sysroot $sysroot"
 export CC_aarch64_apple_darwin=$work/bin/cc AR_aarch64_apple_darwin=$work/bin/ar
-# a directory of its own: its empty objects must never meet a build that links
-exec cargo "$@" --target "$target" --target-dir "$work/target"
+# a directory of its own: its empty objects must never meet a build that links. Not as arguments: what stands behind a
+# `--` is not cargo's
+export CARGO_BUILD_TARGET=$target CARGO_TARGET_DIR=$work/target
+exec cargo "$@"

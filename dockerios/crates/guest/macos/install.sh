@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the agent into the macOS system it is run on: once, as root, in the golden image.
+# Installs the agent into the macOS system it is run on, without a package: once, as root, in the golden image.
 # usage: sudo ./install.sh [path of dockerios-guest]
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -9,12 +9,8 @@ binary=${1:-$here/dockerios-guest}
 [ -f "$binary" ] || { echo "install.sh: $binary: no such file; build the agent and name it" >&2; exit 1; }
 
 label=io.dockerios.guest
-daemon=/Library/LaunchDaemons/$label.plist
 install -d -o root -g wheel -m 755 /usr/local/libexec /usr/local/lib/dockerios /usr/local/lib/dockerios/ready.d
 install -o root -g wheel -m 755 "$binary" /usr/local/libexec/dockerios-guest
-install -o root -g wheel -m 644 "$here/$label.plist" "$daemon"
-# the config volume has to be mounted before anybody logs in
-defaults write /Library/Preferences/SystemConfiguration/autodiskmount AutomountDisksWithoutUserLogin -bool true
-launchctl bootout "system/$label" 2>/dev/null || true
-launchctl bootstrap system "$daemon"
+install -o root -g wheel -m 644 "$here/$label.plist" "/Library/LaunchDaemons/$label.plist"
+"$here/scripts/postinstall" "" "" /
 echo "installed; log: /var/log/dockerios-guest.log"

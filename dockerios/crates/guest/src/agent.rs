@@ -10,6 +10,7 @@ use crate::{
     chance::Backoff,
     client::{Client, Failure},
     facts::Facts,
+    runs::Runs,
     shutdown::{Command, Down},
 };
 
@@ -33,6 +34,8 @@ pub struct Options {
     pub mount: Option<Command>,
     /// Names this start of the agent.
     pub run: String,
+    /// What is known of the runs before.
+    pub runs: Runs,
 }
 
 /// The agent.
@@ -43,6 +46,12 @@ pub struct Agent {
     seen: Option<String>,
     down: Down,
     last_sent: Option<Instant>,
+    /// Uid of the machine, once the config volume told it.
+    machine: String,
+    /// The boot that was noted.
+    noted: Option<String>,
+    /// How the run before ended.
+    before: Option<bool>,
 }
 
 impl Agent {
@@ -56,6 +65,9 @@ impl Agent {
             seen: None,
             down: Down::Up,
             last_sent: None,
+            machine: String::new(),
+            noted: None,
+            before: None,
         }
     }
 
@@ -68,15 +80,21 @@ impl Agent {
     }
 
     /// Waits for a config volume that can be used.
-    async fn introduced(&self) -> Client {
+    async fn introduced(&mut self) -> Client {
         let mut said = String::new();
         loop {
             let made = Volume::read(&self.options.config).map_err(|refusal| refusal.to_string());
             let why = match made.and_then(|volume| {
                 tracing::info!(machine = %volume.machine_id, collector = %volume.collector, "config volume read");
-                Client::new(volume)
+                let machine = volume.machine_id.clone();
+                Client::new(volume).map(|client| (client, machine))
             }) {
-                Ok(client) => return client,
+                Ok((client, machine)) => {
+                    if self.machine != machine {
+                        (self.machine, self.noted, self.before) = (machine, None, None);
+                    }
+                    return client;
+                }
                 Err(why) => why,
             };
             if why != said {
@@ -98,6 +116,7 @@ impl Agent {
         loop {
             self.space_out().await;
             let facts = self.facts.borrow_and_update().clone();
+            self.note(facts.boot_id.as_deref());
             let report = self.report(&facts);
             let sent = tokio::select! {
                 sent = client.send(&report) => sent,
@@ -121,6 +140,18 @@ impl Agent {
                 }
             }
         }
+    }
+
+    /// Notes, once, that this boot of the machine runs, and learns how the one before ended.
+    fn note(&mut self, boot: Option<&str>) {
+        let Some(boot) = boot.filter(|boot| self.noted.as_deref() != Some(*boot)) else {
+            return;
+        };
+        self.noted = Some(boot.to_owned());
+        self.before = self.options.runs.began(&self.machine, boot).unwrap_or_else(|why| {
+            tracing::warn!("how a run ends will not be known after the next boot: {why}");
+            None
+        });
     }
 
     async fn space_out(&mut self) {
@@ -199,7 +230,7 @@ impl Agent {
             serial: facts.serial.clone(),
             system_uuid: facts.system_uuid.clone(),
             clean_shutdown: match self.down {
-                Down::Up => None,
+                Down::Up => self.before,
                 Down::Accepted => Some(true),
                 Down::Refused => Some(false),
             },

@@ -18,7 +18,7 @@ pub struct Facts {
     pub disk_total: Option<u64>,
     /// Serial number that the firmware shows.
     pub serial: Option<String>,
-    /// Hardware UUID that the firmware shows.
+    /// UUID that the firmware shows.
     pub system_uuid: Option<String>,
     /// Differs between two boots.
     pub boot_id: Option<String>,
@@ -65,4 +65,21 @@ pub struct Seen {
 pub trait Probe: Send + 'static {
     /// Looks now. Called about once a second: what is costly is looked at less often.
     fn look(&mut self) -> impl Future<Output = Seen> + Send;
+}
+
+/// What the protocol takes: at most 64 bytes without control characters.
+pub(crate) fn cut(text: &str) -> String {
+    let plain: String = text.chars().filter(|c| !c.is_control()).collect();
+    plain[..plain.floor_char_boundary(64)].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_tool_prints_is_cut_to_what_the_protocol_takes() {
+        assert_eq!(cut("15.6\n\u{7}"), "15.6");
+        assert_eq!(cut(&"é".repeat(50)).len(), 64);
+    }
 }

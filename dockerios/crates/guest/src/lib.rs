@@ -14,9 +14,11 @@ pub mod client;
 #[cfg(feature = "probe-directory")]
 pub mod directory;
 pub mod facts;
+pub mod lists;
 pub mod look;
 pub mod mac;
-pub mod plist;
+pub mod programs;
 pub mod ready;
+pub mod runs;
 pub mod shutdown;
 pub mod trust;

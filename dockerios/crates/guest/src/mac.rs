@@ -1,5 +1,5 @@
-//! Looks at a Mac with what every macOS has. Invariant: reads only; a tool that fails or does not end leaves its
-//! value as it was, with a trouble for the log.
+//! Looks at a Mac with what every macOS has. Invariant: reads only; what fails or does not end leaves its value as it
+//! was, with a trouble for the log.
 //!
 //! | fact | from |
 //! |---|---|
@@ -7,25 +7,28 @@
 //! | system version | `SystemVersion.plist` |
 //! | programs | `version.plist`, else `Info.plist`, of the bundles that were asked for |
 //! | disk | the data volume, `/System/Volumes/Data` |
-//! | serial (and UUID, if asked) | `ioreg`, class `IOPlatformExpertDevice` |
+//! | serial | `ioreg`, class `IOPlatformExpertDevice` |
+//! | UUID | `ioreg`, `system-id` of `IODeviceTree:/efi/platform` |
 //! | boot | `kern.bootsessionuuid` |
+//!
+//! `IOPlatformUUID`, the "Hardware UUID" of System Information, is another: macOS computes it. `system-id` is what
+//! OpenCore hands over, byte by byte the SystemUUID of its configuration, and so the identity's.
 
 use std::{
-    collections::HashMap,
     fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Stdio,
-    str::FromStr,
     time::Duration,
 };
 
-use dockerios_wire::{Report, Software, Stage};
+use dockerios_wire::Stage;
 use tokio::time::Instant;
 
 use crate::{
-    facts::{Facts, Probe, Seen},
-    plist,
+    facts::{Facts, Probe, Seen, cut},
+    lists,
+    programs::{self, Wanted},
 };
 
 /// Users that log in have at least this uid (macOS gives out 501 first).
@@ -34,83 +37,34 @@ const FIRST_USER: u32 = 501;
 const SLOW: Duration = Duration::from_secs(60);
 /// Time for one tool.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// A program whose version is reported.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
-    /// What it is called in the report.
-    pub name: String,
-    /// Directory of the bundles.
-    pub directory: PathBuf,
-    /// The bundle's name before and behind the `*`; without a `*` all of it stands before.
-    pub stem: (String, Option<String>),
-}
-
-impl FromStr for Wanted {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let form = "write NAME=/absolute/path/Bundle*.app; a * may stand once, in the last part";
-        let (name, pattern) = text.split_once('=').ok_or_else(|| format!("no `=` in it; {form}"))?;
-        let path = Path::new(pattern);
-        let (Some(directory), Some(bundle)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else {
-            return Err(format!("names no bundle; {form}"));
-        };
-        if !(1..=64).contains(&name.len()) || name.chars().any(char::is_control) {
-            return Err(format!("the name has 1 to 64 printable characters; {form}"));
-        }
-        if !path.is_absolute() || directory.to_string_lossy().contains('*') || bundle.matches('*').count() > 1 {
-            return Err(form.to_owned());
-        }
-        let stem = match bundle.split_once('*') {
-            Some((before, behind)) => (before.to_owned(), Some(behind.to_owned())),
-            None => (bundle.to_owned(), None),
-        };
-        Ok(Self {
-            name: name.to_owned(),
-            directory: directory.to_owned(),
-            stem,
-        })
-    }
-}
-
-impl Wanted {
-    fn fits(&self, bundle: &str) -> bool {
-        match &self.stem {
-            (all, None) => bundle == all,
-            (before, Some(behind)) => {
-                bundle.len() >= before.len() + behind.len() && bundle.starts_with(before) && bundle.ends_with(behind)
-            }
-        }
-    }
-}
+/// The data volume: what a user's files and programs are on, and what fills up.
+const DATA: &str = "/System/Volumes/Data";
+const SYSTEM_VERSION: &str = "/System/Library/CoreServices/SystemVersion.plist";
+const IOREG: &str = "/usr/sbin/ioreg";
 
 /// Looks at the Mac it runs on.
 #[derive(Debug)]
 pub struct MacProbe {
     root: PathBuf,
     wanted: Vec<Wanted>,
-    with_uuid: bool,
     last: Facts,
     slow_at: Option<Instant>,
     slow_troubles: Vec<String>,
 }
 
 impl MacProbe {
-    /// `with_uuid`: also report the hardware UUID. Whether macOS shows the firmware's UUID unchanged depends on how it
-    /// was booted, so it is not compared unless asked.
+    /// For this system.
     #[must_use]
-    pub fn new(wanted: Vec<Wanted>, with_uuid: bool) -> Self {
-        Self::under(PathBuf::from("/"), wanted, with_uuid)
+    pub fn new(wanted: Vec<Wanted>) -> Self {
+        Self::under(PathBuf::from("/"), wanted)
     }
 
     /// For a system whose files and tools are under `root`.
     #[must_use]
-    pub fn under(root: PathBuf, wanted: Vec<Wanted>, with_uuid: bool) -> Self {
+    pub fn under(root: PathBuf, wanted: Vec<Wanted>) -> Self {
         Self {
             root,
             wanted,
-            with_uuid,
             last: Facts::default(),
             slow_at: None,
             slow_troubles: Vec::new(),
@@ -134,21 +88,48 @@ impl MacProbe {
         }
     }
 
-    async fn printed(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
+    async fn printed(&self, program: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
         let output = self.tool(program, arguments).await?;
         if !output.status.success() {
             return Err(format!("{program}: {}", output.status));
         }
-        String::from_utf8(output.stdout).map_err(|_| format!("{program}: printed no text"))
+        Ok(output.stdout)
     }
 
-    /// The strings of a property list in either of its forms.
-    async fn list(&self, path: &Path) -> Result<HashMap<String, String>, String> {
-        let file = path.to_string_lossy();
-        let xml = self
-            .printed("/usr/bin/plutil", &["-convert", "xml1", "-o", "-", &file])
+    /// Entries of the registry, without those below them.
+    async fn registry(&self, which: &[&str]) -> Result<Vec<plist::Dictionary>, String> {
+        let arguments = [&["-a", "-r", "-d", "1"], which].concat();
+        let printed = self.printed(IOREG, &arguments).await?;
+        lists::printed(&printed).map_err(|e| format!("{IOREG}: {e}"))
+    }
+
+    async fn serial(&self) -> Result<String, String> {
+        let experts = self.registry(&["-c", "IOPlatformExpertDevice"]).await?;
+        let serial = experts
+            .iter()
+            .find_map(|expert| lists::text(expert, "IOPlatformSerialNumber"));
+        serial
+            .map(|serial| cut(&serial))
+            .ok_or_else(|| format!("{IOREG}: shows no IOPlatformSerialNumber"))
+    }
+
+    async fn system_uuid(&self) -> Result<String, String> {
+        let platforms = self.registry(&["-p", "IODeviceTree", "-n", "platform"]).await?;
+        let id = platforms
+            .iter()
+            .find_map(|platform| <[u8; 16]>::try_from(platform.get("system-id")?.as_data()?).ok());
+        id.map(uuid)
+            .ok_or_else(|| format!("{IOREG}: IODeviceTree:/efi/platform shows no system-id"))
+    }
+
+    async fn boot(&self) -> Result<String, String> {
+        let printed = self
+            .printed("/usr/sbin/sysctl", &["-n", "kern.bootsessionuuid"])
             .await?;
-        plist::strings(&xml).map_err(|e| format!("{file}: {e}"))
+        let id = cut(String::from_utf8_lossy(&printed).trim());
+        Some(id)
+            .filter(|id| !id.is_empty())
+            .ok_or_else(|| "/usr/sbin/sysctl: kern.bootsessionuuid is empty".to_owned())
     }
 
     async fn stage(&self) -> Result<Stage, String> {
@@ -165,81 +146,38 @@ impl MacProbe {
     }
 
     fn disk(&self) -> Result<(u64, u64), String> {
-        let path = self.at("/System/Volumes/Data");
-        let about = rustix::fs::statvfs(&path).map_err(|e| format!("/System/Volumes/Data: {e}"))?;
+        let about = rustix::fs::statvfs(self.at(DATA)).map_err(|e| format!("{DATA}: {e}"))?;
         let bytes = |blocks: u64| blocks.saturating_mul(about.f_frsize);
         Ok((bytes(about.f_bavail), bytes(about.f_blocks)))
+    }
+
+    fn system_version(&self) -> Result<Option<String>, String> {
+        let list = lists::dictionary(&self.at(SYSTEM_VERSION))?;
+        Ok(lists::text(&list, "ProductVersion").map(|version| cut(&version)))
     }
 
     /// What costs processes and seldom changes.
     async fn look_slowly(&mut self) {
         let mut troubles = Vec::new();
-        let system = self.at("/System/Library/CoreServices/SystemVersion.plist");
-        match self.list(&system).await {
-            Ok(mut strings) => self.last.os_version = strings.remove("ProductVersion").map(|v| cut(&v)),
+        match self.system_version() {
+            Ok(version) => self.last.os_version = version,
             Err(e) => troubles.push(e),
         }
-        let arguments = ["-a", "-r", "-d", "1", "-c", "IOPlatformExpertDevice"];
-        let platform = self.printed("/usr/sbin/ioreg", &arguments).await;
-        match platform.and_then(|xml| plist::strings(&xml).map_err(|e| format!("/usr/sbin/ioreg: {e}"))) {
-            Ok(mut strings) => {
-                self.last.serial = strings.remove("IOPlatformSerialNumber").map(|v| cut(&v));
-                self.last.system_uuid = strings
-                    .remove("IOPlatformUUID")
-                    .filter(|_| self.with_uuid)
-                    .map(|v| cut(&v));
-            }
+        match self.serial().await {
+            Ok(serial) => self.last.serial = Some(serial),
             Err(e) => troubles.push(e),
         }
-        match self.printed("/usr/sbin/sysctl", &["-n", "kern.bootsessionuuid"]).await {
-            Ok(id) => self.last.boot_id = Some(cut(id.trim())),
+        match self.system_uuid().await {
+            Ok(uuid) => self.last.system_uuid = Some(uuid),
             Err(e) => troubles.push(e),
         }
-        self.last.software = self.programs(&mut troubles).await;
+        match self.boot().await {
+            Ok(id) => self.last.boot_id = Some(id),
+            Err(e) => troubles.push(e),
+        }
+        self.last.software = programs::versions(Path::new(&self.root), &self.wanted, &mut troubles);
         self.slow_troubles = troubles;
         self.slow_at = Some(Instant::now());
-    }
-
-    async fn programs(&self, troubles: &mut Vec<String>) -> Vec<Software> {
-        let mut found: Vec<Software> = Vec::new();
-        for wanted in &self.wanted {
-            let bundles = bundles(&self.at(&wanted.directory.to_string_lossy()), wanted);
-            let several = bundles.len() > 1;
-            for bundle in bundles {
-                let name = match bundle.file_stem() {
-                    Some(stem) if several => cut(&format!("{} ({})", wanted.name, stem.to_string_lossy())),
-                    _ => wanted.name.clone(),
-                };
-                match self.version(&bundle).await {
-                    Ok(version) if found.iter().all(|s| s.name != name) => found.push(Software { name, version }),
-                    Ok(_) => troubles.push(format!("{}: a second program with the name {name}", bundle.display())),
-                    Err(e) => troubles.push(e),
-                }
-            }
-        }
-        if found.len() > Report::MOST_SOFTWARE {
-            troubles.push(format!(
-                "{} programs; the first {} are reported",
-                found.len(),
-                Report::MOST_SOFTWARE
-            ));
-            found.truncate(Report::MOST_SOFTWARE);
-        }
-        found
-    }
-
-    async fn version(&self, bundle: &Path) -> Result<String, String> {
-        let own = bundle.join("Contents/version.plist");
-        let list = if own.exists() {
-            own
-        } else {
-            bundle.join("Contents/Info.plist")
-        };
-        let mut strings = self.list(&list).await?;
-        let version = strings.remove("CFBundleShortVersionString").map(|v| cut(&v));
-        version
-            .filter(|v| !v.is_empty())
-            .ok_or_else(|| format!("{}: names no version", list.display()))
     }
 }
 
@@ -273,23 +211,16 @@ fn stage_of(console_owner: u32, login_window: bool) -> Stage {
     }
 }
 
-/// The bundles that are there, by name. A directory that is not there has none.
-fn bundles(directory: &Path, wanted: &Wanted) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(directory) else {
-        return Vec::new();
-    };
-    let fitting = entries
-        .flatten()
-        .filter(|e| e.file_name().to_str().is_some_and(|name| wanted.fits(name)));
-    let mut found: Vec<PathBuf> = fitting.map(|e| e.path()).collect();
-    found.sort();
-    found
-}
-
-/// What the protocol takes: at most 64 bytes without control characters.
-fn cut(text: &str) -> String {
-    let plain: String = text.chars().filter(|c| !c.is_control()).collect();
-    plain[..plain.floor_char_boundary(64)].to_owned()
+/// The bytes in the order in which they stand, as RFC 4122 writes them: OpenCore keeps them so for Apple's sake.
+fn uuid(id: [u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (at, byte) in id.iter().enumerate() {
+        if matches!(at, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02X}"));
+    }
+    text
 }
 
 #[cfg(test)]
@@ -314,29 +245,8 @@ mod tests {
     }
 
     #[test]
-    fn wanted_programs_are_parsed_and_matched() {
-        let wanted: Wanted = "Tool=/Applications/Tool*.app".parse().expect("a program");
-        assert!(wanted.fits("Tool.app") && wanted.fits("Tool-16.4.app"));
-        assert!(!wanted.fits("Toolbox") && !wanted.fits("My Tool.app") && !wanted.fits("Tool.ap"));
-        let exact: Wanted = "Tool=/Applications/Tool.app".parse().expect("a program");
-        assert!(exact.fits("Tool.app") && !exact.fits("Tool-16.4.app"));
-        for text in [
-            "Tool",
-            "=/A/b.app",
-            "T=b.app",
-            "T=/A*/b.app",
-            "T=/A/*b*.app",
-            "T=/",
-            "T=",
-        ] {
-            let said = text.parse::<Wanted>().expect_err(text);
-            assert!(said.contains("write NAME=/absolute/path"), "{said}");
-        }
-    }
-
-    #[test]
-    fn what_a_tool_prints_is_cut_to_what_the_protocol_takes() {
-        assert_eq!(cut("15.6\n\u{7}"), "15.6");
-        assert_eq!(cut(&"é".repeat(50)).len(), 64);
+    fn a_system_id_is_written_in_the_order_of_its_bytes() {
+        let id = std::array::from_fn(|at| 0x10 + at as u8);
+        assert_eq!(uuid(id), "10111213-1415-1617-1819-1A1B1C1D1E1F");
     }
 }

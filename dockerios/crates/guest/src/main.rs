@@ -8,8 +8,9 @@ use dockerios_guest::{
     chance::run_name,
     facts::{Facts, Probe},
     look::{Rhythm, keep_looking},
-    mac::Wanted,
+    programs::Wanted,
     ready::{Readiness, WithoutChecks},
+    runs::Runs,
     shutdown::Command,
 };
 use tokio::{
@@ -32,10 +33,9 @@ struct Arguments {
     /// A program whose version is reported; may be given often
     #[arg(long = "software", value_name = "NAME=/PATH/BUNDLE*.app")]
     software: Vec<Wanted>,
-    /// Report the hardware UUID too, to be held against the machine's identity. Only where macOS is known to show the
-    /// firmware's UUID unchanged
-    #[arg(long)]
-    with_hardware_uuid: bool,
+    /// Where it is noted how a run ends, so that the next boot can say it
+    #[arg(long, value_name = "FILE", default_value = "/var/db/dockerios/run.json")]
+    run_note: PathBuf,
     /// Executables here must all exit 0 before the guest is ready
     #[arg(long, value_name = "DIRECTORY", default_value = "/usr/local/lib/dockerios/ready.d")]
     ready_dir: PathBuf,
@@ -88,13 +88,13 @@ async fn run(arguments: Arguments) -> Result<(), String> {
 #[cfg(target_os = "macos")]
 async fn on_this_system(mut arguments: Arguments) -> Result<(), String> {
     let wanted = std::mem::take(&mut arguments.software);
-    let probe = dockerios_guest::mac::MacProbe::new(wanted, arguments.with_hardware_uuid);
+    let probe = dockerios_guest::mac::MacProbe::new(wanted);
     agent(arguments, probe).await
 }
 
 #[cfg(not(target_os = "macos"))]
 async fn on_this_system(arguments: Arguments) -> Result<(), String> {
-    let _ = (arguments.software, arguments.with_hardware_uuid);
+    let _ = arguments.software;
     Err("this is no macOS: there is nothing to look at here. Install it in a macOS guest, see macos/README.md".into())
 }
 
@@ -110,6 +110,7 @@ async fn agent<P: Probe>(arguments: Arguments, probe: P) -> Result<(), String> {
         None if macos => Command::macos(),
         None => return Err("--shutdown-command: needed off macOS; name a program that ends this guest".into()),
     };
+    let runs = Runs::at(arguments.run_note);
     let options = Options {
         config: arguments.config_dir,
         shutdown,
@@ -118,6 +119,7 @@ async fn agent<P: Probe>(arguments: Arguments, probe: P) -> Result<(), String> {
             arguments: ["mount", "readOnly", dockerios_wire::LABEL].map(Into::into).into(),
         }),
         run: run_name()?,
+        runs: runs.clone(),
     };
     let readiness = Readiness::new(arguments.ready_dir, arguments.ready_without_checks);
     let rhythm = Rhythm {
@@ -129,7 +131,11 @@ async fn agent<P: Probe>(arguments: Arguments, probe: P) -> Result<(), String> {
     tokio::select! {
         () = keep_looking(probe, readiness, rhythm, facts) => {}
         () = Agent::new(options, seen).run() => {}
-        _ = terminate.recv() => tracing::info!("asked to end"),
+        // launchd sends it when the system goes down
+        _ = terminate.recv() => match runs.ended() {
+            Ok(()) => tracing::info!("asked to end"),
+            Err(why) => tracing::warn!("asked to end; this run will count as cut off: {why}"),
+        },
         _ = interrupt.recv() => tracing::info!("asked to end"),
     }
     Ok(())

@@ -271,3 +271,24 @@ async fn sigterm_ends_the_agent_well_and_the_system_is_not_shut_down() {
     assert!(ended.success(), "{ended}");
     assert_eq!(guest.text("downs"), "");
 }
+
+#[tokio::test]
+async fn a_guest_says_after_a_boot_whether_the_run_before_ended_in_order() {
+    let (pki, desk) = (Pki::plain(), Desk::with(&[ONE]));
+    let collector = serve(&pki, &desk, 0, long_held()).await;
+    let mut guest = GuestSystem::new(ONE, ONE, collector.address, &pki.ca);
+    for (boot, said, ends_in_order) in [
+        ("first", None, true),
+        ("second", Some(true), false),
+        ("third", Some(false), true),
+        ("fourth", Some(true), true),
+    ] {
+        guest.put("probe/bootId", boot);
+        // tells the reports of this boot from those before
+        guest.put("probe/osVersion", boot);
+        guest.boot(&[]);
+        let heard = desk.latest(ONE, boot, |g| g.os_version.as_deref() == Some(boot)).await;
+        assert_eq!(heard.clean_shutdown, said, "{boot}");
+        guest.end(ends_in_order);
+    }
+}

@@ -2,10 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
-use dockerios_guest::{
-    facts::Probe,
-    mac::{MacProbe, Wanted},
-};
+use dockerios_guest::{facts::Probe, mac::MacProbe, programs::Wanted};
 use dockerios_wire::Stage;
 use tempfile::TempDir;
 
@@ -53,18 +50,29 @@ fn mac() -> TempDir {
         &plist("CFBundleShortVersionString", "17.0"),
     );
     put(at, "Applications/Broken.app/Contents/Info.plist", "bplist00");
-    // plutil -convert xml1 -o - FILE
-    tool(at, "usr/bin/plutil", "cat \"$5\"");
     tool(at, "usr/bin/pgrep", "exit 0");
     tool(at, "usr/sbin/sysctl", "echo 6F0C1D1E-0000-4000-8000-00000000B007");
-    let dictionary = "<key>IOPlatformSerialNumber</key><string>ZZTEST000001</string><key>IOPlatformUUID</key>\
-                      <string>6F0C1D1E-0000-4000-8000-000000000001</string>";
-    tool(
-        at,
-        "usr/sbin/ioreg",
-        &format!("echo '<plist version=\"1.0\"><array><dict>{dictionary}</dict></array></plist>'"),
-    );
+    tool(at, "usr/sbin/ioreg", &ioreg("bwwdHgAAQACAAAAAAAAAAQ=="));
     root
+}
+
+/// As the real one: the platform expert by its class, the firmware's words by their plane, nothing for anything else.
+fn ioreg(system_id: &str) -> String {
+    let array =
+        |dictionary: &str| format!("echo '<plist version=\"1.0\"><array><dict>{dictionary}</dict></array></plist>'");
+    let expert = array(
+        "<key>IOPlatformSerialNumber</key><string>ZZTEST000001</string><key>IOPlatformUUID</key>\
+         <string>AAAAAAAA-BBBB-5CCC-8DDD-EEEEEEEEEEEE</string>",
+    );
+    let platform = array(&format!(
+        "<key>name</key><data>cGxhdGZvcm0A</data><key>system-id</key><data>{system_id}</data>"
+    ));
+    format!(
+        "case \"$*\" in\n\
+         '-a -r -d 1 -c IOPlatformExpertDevice') {expert} ;;\n\
+         '-a -r -d 1 -p IODeviceTree -n platform') {platform} ;;\n\
+         esac"
+    )
 }
 
 fn wanted(texts: &[&str]) -> Vec<Wanted> {
@@ -76,7 +84,7 @@ async fn a_mac_is_read_with_its_own_tools() {
     let _alone = ALONE.lock().await;
     let root = mac();
     let programs = wanted(&["Tool=/Applications/Tool*.app", "Absent=/Applications/Absent.app"]);
-    let seen = MacProbe::under(root.path().to_owned(), programs, true).look().await;
+    let seen = MacProbe::under(root.path().to_owned(), programs).look().await;
     assert_eq!(seen.troubles, Vec::<String>::new());
     let facts = seen.facts;
     assert!(
@@ -88,7 +96,8 @@ async fn a_mac_is_read_with_its_own_tools() {
     assert_eq!(facts.serial.as_deref(), Some("ZZTEST000001"));
     assert_eq!(
         facts.system_uuid.as_deref(),
-        Some("6F0C1D1E-0000-4000-8000-000000000001")
+        Some("6F0C1D1E-0000-4000-8000-000000000001"),
+        "the firmware's, not the one that macOS computes"
     );
     assert_eq!(facts.boot_id.as_deref(), Some("6F0C1D1E-0000-4000-8000-00000000B007"));
     assert!(facts.disk_free <= facts.disk_total && facts.disk_total > Some(0));
@@ -101,23 +110,54 @@ async fn a_mac_is_read_with_its_own_tools() {
 }
 
 #[tokio::test]
-async fn the_uuid_is_left_out_unless_asked_for() {
+async fn a_firmware_that_shows_no_uuid_is_said_and_none_is_made_up() {
     let _alone = ALONE.lock().await;
     let root = mac();
-    let seen = MacProbe::under(root.path().to_owned(), Vec::new(), false).look().await;
+    // fifteen bytes
+    tool(root.path(), "usr/sbin/ioreg", &ioreg("bwwdHgAAQACAAAAAAAAA"));
+    let seen = MacProbe::under(root.path().to_owned(), Vec::new()).look().await;
     assert_eq!(seen.facts.system_uuid, None);
     assert!(seen.facts.serial.is_some());
+    let said = "/usr/sbin/ioreg: IODeviceTree:/efi/platform shows no system-id";
+    assert_eq!(seen.troubles, [said]);
+}
+
+/// The places where macOS and Xcode keep them, in the binary form that they are in there.
+#[tokio::test]
+async fn xcode_s_version_is_read_from_its_version_list() {
+    let _alone = ALONE.lock().await;
+    let root = mac();
+    for (bundle, version) in [("Xcode.app", "16.4"), ("Xcode-26.0.app", "26.0")] {
+        let contents = root.path().join("Applications").join(bundle).join("Contents");
+        fs::create_dir_all(&contents).expect("a directory");
+        let list = |value: &str| {
+            let mut list = plist::Dictionary::new();
+            list.insert("CFBundleShortVersionString".into(), value.into());
+            plist::Value::from(list)
+        };
+        list(version)
+            .to_file_binary(contents.join("version.plist"))
+            .expect("a list");
+        list("another")
+            .to_file_binary(contents.join("Info.plist"))
+            .expect("a list");
+    }
+    let shipped = wanted(&["Xcode=/Applications/Xcode*.app"]);
+    let seen = MacProbe::under(root.path().to_owned(), shipped).look().await;
+    let programs: Vec<_> = seen
+        .facts
+        .software
+        .iter()
+        .map(|s| format!("{} {}", s.name, s.version))
+        .collect();
+    assert_eq!(programs, ["Xcode (Xcode-26.0) 26.0", "Xcode (Xcode) 16.4"]);
 }
 
 #[tokio::test]
 async fn a_tool_that_fails_leaves_the_last_word_standing_and_is_said() {
     let _alone = ALONE.lock().await;
     let root = mac();
-    let mut probe = MacProbe::under(
-        root.path().to_owned(),
-        wanted(&["Broken=/Applications/Broken.app"]),
-        false,
-    );
+    let mut probe = MacProbe::under(root.path().to_owned(), wanted(&["Broken=/Applications/Broken.app"]));
     let first = probe.look().await;
     assert_eq!(first.troubles.len(), 1, "{:?}", first.troubles);
     assert!(

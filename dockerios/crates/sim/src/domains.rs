@@ -236,7 +236,10 @@ impl Run {
                         }
                     }
                 },
-                () = at(off) => return State::Ended,
+                () = at(off) => {
+                    guest.go_down().await;
+                    return State::Ended;
+                }
                 () = at(kill) => return State::Killed,
                 stage = guest.next() => {
                     world.domains.with(&self.uid, |domain| domain.stage = stage);

@@ -2,7 +2,8 @@
 //!
 //! Invariant: the agent is the real program, started with a configuration directory made of the machine's config
 //! Secret, and it sees the guest through a directory that is written here. Its shutdown command says a line into one
-//! FIFO, which ends the domain. Agents die with the simulator; one that is restarted starts them again.
+//! FIFO, which ends the domain. What it keeps is kept as long as the system disk is. Agents die with the simulator; one
+//! that is restarted starts them again.
 
 use std::{
     fmt, fs,
@@ -17,6 +18,7 @@ use anyhow::{Context, Result};
 use dockerios_kubevirt::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::Child,
@@ -161,6 +163,18 @@ impl Guest {
         self.world.domains.agent_runs(&uid, self.agent.is_some());
     }
 
+    /// The system goes down in order: it asks what runs in it to end, and waits a little.
+    pub(crate) async fn go_down(&mut self) {
+        /// macOS kills a daemon that takes longer (ExitTimeOut of its launchd file).
+        const PATIENCE: Duration = Duration::from_secs(5);
+        let Some(mut agent) = self.agent.take() else { return };
+        let pid = agent.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        if pid.is_some_and(|pid| kill_process(pid, Signal::TERM).is_ok()) {
+            // one that does not end is killed when it is dropped
+            let _ = tokio::time::timeout(PATIENCE, agent.wait()).await;
+        }
+    }
+
     async fn show(&mut self, stage: Stage) -> Result<()> {
         let probe = self.directory.join("probe");
         hook::private(&probe)?;
@@ -220,6 +234,8 @@ impl Guest {
             .arg(self.directory.join("ready.d"))
             .arg("--shutdown-command")
             .arg(&shutdown)
+            .arg("--run-note")
+            .arg(self.disk().join("run.json"))
             .args(["--look-milliseconds", "50", "--check-milliseconds", "500"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -228,6 +244,24 @@ impl Guest {
             .with_context(|| format!("{}", program.display()))?;
         self.agent = Some(agent);
         Ok(())
+    }
+
+    /// What is on the system disk: it outlasts the instance, and whoever has the volume next finds it.
+    fn disk(&self) -> PathBuf {
+        let system = self.vmi.annotations().get("dockerios.io/system-disk");
+        let volume = self.vmi.spec.volumes.iter().find(|volume| Some(&volume.name) == system);
+        let claim = volume.and_then(|volume| {
+            let made = volume.data_volume.as_ref().map(|made| &made.name);
+            made.or(volume.persistent_volume_claim.as_ref().map(|claim| &claim.claim_name))
+        });
+        match claim {
+            Some(claim) => {
+                let namespace = self.vmi.namespace().unwrap_or_default();
+                self.world.options.dir.join("disks").join(namespace).join(claim)
+            }
+            // lost with the instance
+            None => self.directory.join("disk"),
+        }
     }
 
     /// The config volume; `false` when the machine has none.

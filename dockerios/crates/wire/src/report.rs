@@ -100,10 +100,12 @@ pub struct Report {
     /// The serial number that the guest's firmware shows. At most 64 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// The hardware UUID that the guest's firmware shows. At most 64 bytes.
+    /// The UUID that the guest's firmware shows (`system-id`; not the hardware UUID that macOS computes). At most 64
+    /// bytes.
     #[serde(default, rename = "systemUUID", skip_serializing_if = "Option::is_none")]
     pub system_uuid: Option<String>,
-    /// While shutting down: true when the system was asked to end in order, false when it refused to.
+    /// While shutting down: true when the system was asked to end in order, false when it refused to. Otherwise how this
+    /// machine's run before ended: true when the system ended it in order, absent when there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clean_shutdown: Option<bool>,
     /// Differs between two boots of a guest. At most 64 bytes.

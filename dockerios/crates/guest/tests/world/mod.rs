@@ -318,6 +318,8 @@ impl GuestSystem {
             .arg(self.path("ready.d"))
             .arg("--shutdown-command")
             .arg(self.path("shutdown"))
+            .arg("--run-note")
+            .arg(self.path("run.json"))
             .args(["--look-milliseconds", "50", "--check-milliseconds", "100"])
             .args(["--ready-without-checks", "never"])
             .args(more)
@@ -327,6 +329,15 @@ impl GuestSystem {
             .spawn()
             .expect("the agent starts");
         self.agent = Some(agent);
+    }
+
+    /// The system ends the agent in order, or is cut off under it.
+    pub fn end(&mut self, in_order: bool) {
+        let signal = if in_order { "-TERM" } else { "-KILL" };
+        let pid = self.agent().id().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status().expect("kill runs");
+        assert!(sent.success());
+        self.agent().wait().expect("it ends");
     }
 
     pub fn agent(&mut self) -> &mut Child {

@@ -1,0 +1,30 @@
+#!/bin/sh
+# Lays out the installer package of the agent, on any system, and builds it where pkgbuild is: on a Mac.
+# usage: package.sh PATH-OF-dockerios-guest VERSION DIRECTORY
+# makes DIRECTORY/root, what is installed below /; DIRECTORY/scripts; on a Mac DIRECTORY/dockerios-guest-VERSION.pkg
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+fail() { echo "package.sh: $*" >&2; exit 1; }
+[ $# = 3 ] || fail "usage: package.sh PATH-OF-dockerios-guest VERSION DIRECTORY"
+binary=$1 version=$2 directory=$3
+[ -f "$binary" ] || fail "$binary: no such file; build the agent and name it"
+case $version in *[!0-9.]* | '' | .* | *.) fail "$version: no version; write numbers with dots, such as 0.1.0" ;; esac
+[ ! -e "$directory/root" ] || fail "$directory/root is there already; name a new directory"
+
+label=io.dockerios.guest
+root=$directory/root
+install -d -m 755 "$root/usr/local/libexec" "$root/usr/local/lib/dockerios/ready.d" "$root/Library/LaunchDaemons" \
+    "$directory/scripts"
+install -m 755 "$binary" "$root/usr/local/libexec/dockerios-guest"
+install -m 644 "$here/$label.plist" "$root/Library/LaunchDaemons/$label.plist"
+install -m 755 "$here/scripts/postinstall" "$directory/scripts/postinstall"
+
+package=$directory/dockerios-guest-$version.pkg
+# ownership "recommended" makes root:wheel of everything, whoever builds
+set -- --root "$root" --scripts "$directory/scripts" --identifier "$label" --version "$version" \
+    --install-location / --ownership recommended "$package"
+if command -v pkgbuild >/dev/null; then
+    pkgbuild "$@"
+else
+    echo "laid out, not built: there is no pkgbuild here. On a Mac: pkgbuild $*"
+fi

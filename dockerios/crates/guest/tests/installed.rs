@@ -1,0 +1,178 @@
+//! What is installed in a golden image: the daemon that launchd is told of, and the package that brings it.
+
+use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+
+use plist::Value;
+use tempfile::TempDir;
+
+const MACOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/macos");
+const LABEL: &str = "io.dockerios.guest";
+const PROGRAM: &str = "/usr/local/libexec/dockerios-guest";
+
+fn daemon() -> plist::Dictionary {
+    let list = Value::from_file(format!("{MACOS}/{LABEL}.plist")).expect("a property list");
+    list.into_dictionary().expect("a dictionary")
+}
+
+#[test]
+fn launchd_keeps_the_agent_running_as_root_from_the_boot_on() {
+    let daemon = daemon();
+    assert_eq!(
+        daemon["Label"].as_string(),
+        Some(LABEL),
+        "launchd wants the file's own name"
+    );
+    for key in ["RunAtLoad", "KeepAlive"] {
+        assert_eq!(daemon[key].as_boolean(), Some(true), "{key}");
+    }
+    // shutdown(8) and the volume's mount need root; a daemon without a name of a user is root's
+    for key in ["UserName", "GroupName", "LimitLoadToSessionType", "Disabled"] {
+        assert!(!daemon.contains_key(key), "{key}");
+    }
+    let exit = daemon["ExitTimeOut"].as_signed_integer();
+    assert!(exit.is_some_and(|seconds| seconds > 0), "0 waits for ever: {exit:?}");
+}
+
+#[test]
+fn the_daemon_s_command_line_is_one_that_the_agent_takes() {
+    let arguments = daemon()["ProgramArguments"].as_array().expect("arguments").clone();
+    let arguments: Vec<&str> = arguments.iter().filter_map(Value::as_string).collect();
+    assert_eq!(arguments[0], PROGRAM);
+    assert_eq!(arguments[1..], ["--software", "Xcode=/Applications/Xcode*.app"]);
+    let tried = |more: &[&str]| {
+        let mut agent = Command::new(env!("CARGO_BIN_EXE_dockerios-guest"));
+        let output = agent.args(&arguments[1..]).args(more).output().expect("the agent runs");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    // off macOS it has nothing to look at, and says so once it has understood its arguments
+    let said = tried(&[]);
+    assert!(said.contains("this is no macOS"), "{said}");
+    let said = tried(&["--no-such-option"]);
+    assert!(said.contains("unexpected argument '--no-such-option'"), "{said}");
+}
+
+/// Every file and folder below, with its mode.
+fn modes(root: &Path) -> BTreeMap<String, u32> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![root.to_owned()];
+    while let Some(folder) = left.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let mode = path.metadata().expect("it is there").permissions().mode() & 0o7777;
+            let name = path.strip_prefix(root).expect("below").to_string_lossy().into_owned();
+            found.insert(name, mode);
+            if path.is_dir() {
+                left.push(path);
+            }
+        }
+    }
+    found
+}
+
+fn package(arguments: &[&str]) -> (bool, String) {
+    let output = Command::new(format!("{MACOS}/package.sh"))
+        .args(arguments)
+        .env("PATH", "/usr/bin:/bin")
+        .output()
+        .expect("a shell");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn the_package_holds_agent_daemon_and_an_empty_folder_for_checks_that_only_root_may_write() {
+    let dir = TempDir::new().expect("a directory");
+    let into = dir.path().join("package");
+    let at = |path: &Path| path.to_string_lossy().into_owned();
+    let agent = dir.path().join("dockerios-guest");
+    fs::write(&agent, "an agent").expect("written");
+    let (good, said) = package(&[&at(&agent), "0.1.0", &at(&into)]);
+    assert!(good, "{said}");
+    let expected: BTreeMap<String, u32> = [
+        ("Library", 0o755),
+        ("Library/LaunchDaemons", 0o755),
+        ("Library/LaunchDaemons/io.dockerios.guest.plist", 0o644),
+        ("usr", 0o755),
+        ("usr/local", 0o755),
+        ("usr/local/lib", 0o755),
+        ("usr/local/lib/dockerios", 0o755),
+        ("usr/local/lib/dockerios/ready.d", 0o755),
+        ("usr/local/libexec", 0o755),
+        ("usr/local/libexec/dockerios-guest", 0o755),
+    ]
+    .map(|(name, mode)| (name.to_owned(), mode))
+    .into();
+    assert_eq!(modes(&into.join("root")), expected);
+    assert!(
+        expected.contains_key(PROGRAM.trim_start_matches('/')),
+        "what the daemon runs"
+    );
+    assert_eq!(modes(&into.join("scripts")), [("postinstall".to_owned(), 0o755)].into());
+    assert_eq!(
+        fs::read_to_string(into.join("root").join(&PROGRAM[1..])).expect("the agent"),
+        "an agent"
+    );
+    if !cfg!(target_os = "macos") {
+        assert!(said.contains("laid out, not built"), "{said}");
+        assert!(
+            said.contains("--ownership recommended") && said.contains("dockerios-guest-0.1.0.pkg"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_package_is_not_made_of_what_is_not_there_nor_over_another() {
+    let dir = TempDir::new().expect("a directory");
+    let at = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+    fs::write(at("agent"), "").expect("written");
+    fs::create_dir_all(at("taken/root")).expect("a folder");
+    let rows: [(&[&str], &str); 5] = [
+        (&[], "usage: package.sh"),
+        (&[&at("absent"), "1", &at("new")], "absent: no such file"),
+        (
+            &[&at("agent"), "1.0-beta", &at("new")],
+            "1.0-beta: no version; write numbers with dots",
+        ),
+        (&[&at("agent"), "", &at("new")], "no version"),
+        (&[&at("agent"), "1", &at("taken")], "taken/root is there already"),
+    ];
+    for (arguments, why) in rows {
+        let (good, said) = package(arguments);
+        assert!(!good && said.contains(why), "{arguments:?}: {said}");
+    }
+    assert!(!dir.path().join("new").exists());
+}
+
+/// The tools of macOS that the script calls, as stand-ins that write down how they were called.
+#[test]
+fn after_the_installation_the_volume_mounts_without_a_login_and_the_daemon_is_loaded_only_in_the_running_system() {
+    let dir = TempDir::new().expect("a directory");
+    for tool in ["defaults", "launchctl"] {
+        let path = dir.path().join(tool);
+        fs::write(
+            &path,
+            format!("#!/bin/sh\necho {tool} \"$@\" >> '{}/calls'\n", dir.path().display()),
+        )
+        .expect("a tool");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a mode");
+    }
+    let run = |volume: &str| {
+        let _ = fs::remove_file(dir.path().join("calls"));
+        let done = Command::new(format!("{MACOS}/scripts/postinstall"))
+            .args(["/tmp/a.pkg", "/", volume])
+            .env("PATH", format!("{}:/usr/bin:/bin", dir.path().display()))
+            .status();
+        assert!(done.expect("a shell").success());
+        fs::read_to_string(dir.path().join("calls")).expect("calls")
+    };
+    let mount = "Library/Preferences/SystemConfiguration/autodiskmount AutomountDisksWithoutUserLogin -bool true\n";
+    assert_eq!(
+        run("/"),
+        format!(
+            "defaults write /{mount}launchctl bootout system/{LABEL}\n\
+             launchctl bootstrap system /Library/LaunchDaemons/{LABEL}.plist\n"
+        )
+    );
+    assert_eq!(run("/Volumes/Image"), format!("defaults write /Volumes/Image/{mount}"));
+}
