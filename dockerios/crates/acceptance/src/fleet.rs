@@ -1,11 +1,11 @@
 //! A cluster with everything in it: the control plane, what is played, the rules, the operator, a platform.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result, bail};
-use dockerios_sim::{NodeShape, Options as SimOptions, Programs, Sim};
+use dockerios_sim::{ClassShape, NodeShape, Options as SimOptions, Programs, Sim};
 use dockerios_testkit::{ControlPlane, Options, Scratch, apply_file, apply_yaml, bin};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
@@ -20,7 +20,14 @@ use crate::template::Template;
 pub(crate) const PLATFORM: &str = "dockerios-system";
 const ACCOUNT: &str = "dockerios-operator";
 /// A node that no scene uses unless it names it.
-const SPARE: [&str; 4] = ["kvm-lost", "kvm-drained", "kvm-cancelled", "kvm-cordoned"];
+const SPARE: [&str; 6] = [
+    "kvm-lost",
+    "kvm-drained",
+    "kvm-cancelled",
+    "kvm-cordoned",
+    "kvm-pair-a",
+    "kvm-pair-b",
+];
 
 /// What an operator outside the cluster needs beyond `deploy/rbac`: there is no Service in front of it, so it writes
 /// its webhook's whole registration, with a URL.
@@ -74,6 +81,8 @@ impl Fleet {
 
         let mut options = SimOptions::new(dir.join("sim"), programs);
         options.nodes.extend(SPARE.map(NodeShape::large));
+        let thin = [make::THIN, make::COUNTED].map(|name| ClassShape::new(name, "topolvm.io", "copy"));
+        options.classes.extend(thin);
         options
             .images
             .insert(make::TEMPLATE_IMAGE.to_owned(), template.folder.clone());
@@ -107,6 +116,7 @@ impl Fleet {
         let ports = Ports {
             webhook: free_port()?,
             collector: free_port()?,
+            metrics: free_port()?,
         };
         Ok(Fleet {
             plane,
@@ -148,6 +158,7 @@ impl Fleet {
             Ports {
                 webhook: free_port()?,
                 collector: free_port()?,
+                metrics: free_port()?,
             },
         )
     }
@@ -172,6 +183,11 @@ impl Fleet {
         let images: Api<dockerios_api::MacOSImage> = Api::all(self.client.clone());
         crate::see::condition(&images, make::IMAGE, "Ready", "True").await?;
         Ok(())
+    }
+
+    /// Where the operator tells its metrics.
+    pub fn metrics(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.ports.metrics))
     }
 
     /// A namespace for a scene.
@@ -320,7 +336,7 @@ fn yaml(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     let held = TcpListener::bind("127.0.0.1:0").context("find a free port on 127.0.0.1")?;
     Ok(held.local_addr()?.port())
 }

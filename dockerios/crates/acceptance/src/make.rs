@@ -17,6 +17,10 @@ use serde_json::{Value, json};
 pub const IMAGE: &str = "golden";
 /// Storage class whose driver clones by itself.
 pub const STORAGE: &str = "mac-csi";
+/// Storage class of a thin pool, which no scene uses but the one about its free space.
+pub const THIN: &str = "mac-thin";
+/// The same, for the scene that counts copies.
+pub const COUNTED: &str = "mac-counted";
 /// A digest, as images are pinned.
 const DIGEST: &str = "sha256:4509beb0ab401d71fa4a5cd94a55c9a74f13332776ae4019c5bfc4c2005157ff";
 /// Image that holds the OpenCore template.

@@ -11,6 +11,7 @@ use dockerios_testkit::{Proc, bin};
 pub(crate) struct Ports {
     pub(crate) webhook: u16,
     pub(crate) collector: u16,
+    pub(crate) metrics: u16,
 }
 
 /// A running operator. Dropped, it is killed.
@@ -30,6 +31,7 @@ impl Operator {
         command.args(["--webhook-url", "https://127.0.0.1:{port}"]);
         command.args(["--collector-listen", &format!("127.0.0.1:{}", ports.collector)]);
         command.args(["--collector-url", "https://127.0.0.1:{port}"]);
+        command.args(["--metrics-listen", &format!("127.0.0.1:{}", ports.metrics)]);
         if !elected {
             command.arg("--no-leader-election");
         }

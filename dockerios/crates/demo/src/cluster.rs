@@ -118,6 +118,7 @@ impl Cluster {
         command.args(["--webhook-url", "https://127.0.0.1:{port}"]);
         command.args(["--collector-listen", &format!("127.0.0.1:{}", free_port()?)]);
         command.args(["--collector-url", "https://127.0.0.1:{port}", "--no-leader-election"]);
+        command.args(["--metrics-listen", "127.0.0.1:0"]);
         command.env("NO_COLOR", "1").env("RUST_BACKTRACE", "0");
         let log = self.dir.join("logs/operator.log");
         let process = Proc::spawn("dockerios-operator", command, &log)?;

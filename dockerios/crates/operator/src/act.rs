@@ -51,6 +51,20 @@ pub struct Outcome {
     pub conflict: bool,
     /// It could not be done now.
     pub later: Option<String>,
+    /// What the plan says of the object stands: its status was written or, where it has none, every step is done.
+    pub stands: bool,
+}
+
+impl Outcome {
+    /// One word for it, of a small vocabulary.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self { later: Some(_), .. } => "later",
+            Self { conflict: true, .. } => "conflict",
+            Self { refusal: Some(_), .. } => "refused",
+            Self { .. } => "done",
+        }
+    }
 }
 
 /// Whether the stored Secret says what the wanted one does.
@@ -100,10 +114,14 @@ impl Hands {
                 }
             }
         }
+        outcome.stands = plan.status.is_none() && outcome.word() == "done";
         if let Some(status) = plan.status.as_ref().filter(|_| self.term.holds()) {
             let object = status_of(id, &version, status);
             match self.api.apply_status(id, &object).await {
-                Ok(written) => outcome.note(id.kind, Some(&written)),
+                Ok(written) => {
+                    outcome.note(id.kind, Some(&written));
+                    outcome.stands = true;
+                }
                 // it has changed, or is gone, or another by now: the next pass tells it
                 Err(Fault::Conflict(why)) => {
                     tracing::debug!(%id, why, "status not written");

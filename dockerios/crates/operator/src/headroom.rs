@@ -198,7 +198,7 @@ pub fn of_driver(told: &[&CSIStorageCapacity], claims: &[&PersistentVolumeClaim]
 }
 
 /// Whole bytes of a quantity; drivers write no other.
-fn bytes(quantity: &str) -> Option<u64> {
+pub(crate) fn bytes(quantity: &str) -> Option<u64> {
     if quantity == "0" {
         Some(0)
     } else {

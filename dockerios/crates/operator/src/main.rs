@@ -10,6 +10,7 @@ use dockerios_operator::{
     api::Api,
     collect,
     leader::{Candidate, Term},
+    metrics::{Metrics, Question, serve},
     options::Options,
     run::Engine,
     world::World,
@@ -20,7 +21,10 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -60,6 +64,8 @@ async fn run(options: Options) -> Result<()> {
     .await?;
     let collector = collector(&options, &client, &authority).await?;
     let collector_url = options.collector_at(collector.address().port());
+    let (metrics, questions) = Metrics::new(collector.counts());
+    expose(&options, &metrics).await?;
     tracing::info!(webhook = %webhook.address(), collector = %collector.address(), collector_url, "serving");
 
     let keys = authority.clone();
@@ -72,7 +78,8 @@ async fn run(options: Options) -> Result<()> {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = tokio::signal::ctrl_c() => {}
-        outcome = lead(&options, client.clone(), authority, collector_url, candidate.as_ref()) => outcome?,
+        outcome = lead(&options, client.clone(), authority, collector_url, candidate.as_ref(), (metrics, questions)) =>
+            outcome?,
     }
     if let Some(candidate) = &candidate {
         candidate.resign().await;
@@ -88,6 +95,7 @@ async fn lead(
     authority: Arc<Authority>,
     collector_url: String,
     candidate: Option<&Candidate>,
+    (metrics, questions): (Metrics, mpsc::Receiver<Question>),
 ) -> Result<()> {
     if let Some(candidate) = candidate {
         candidate.elected().await;
@@ -100,7 +108,7 @@ async fn lead(
         term: candidate.map_or_else(Term::endless, Candidate::term),
     };
     let world = World::new(&options.namespace, &collector_url);
-    let engine = Engine::start(client, hands, world).run();
+    let engine = Engine::start(client, hands, world, metrics, questions).run();
     match candidate {
         None => engine.await,
         Some(candidate) => tokio::select! {
@@ -109,6 +117,20 @@ async fn lead(
         },
     }
     Err(anyhow!("the feeds ended"))
+}
+
+/// Serves metrics, unless they are off.
+async fn expose(options: &Options, metrics: &Metrics) -> Result<()> {
+    let serve::Listen::At(address) = options.metrics_listen else {
+        tracing::info!("metrics are off");
+        return Ok(());
+    };
+    let listener = serve::bind(address)
+        .await
+        .with_context(|| format!("metrics cannot be served at {address}; choose another --metrics-listen, or off"))?;
+    tracing::info!(metrics = %listener.local_addr()?, "serving /metrics");
+    tokio::spawn(serve::serve(listener, metrics.clone()));
+    Ok(())
 }
 
 fn candidate(options: &Options, client: &Client) -> Option<Candidate> {

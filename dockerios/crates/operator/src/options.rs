@@ -5,6 +5,8 @@ use std::{net::SocketAddr, path::PathBuf};
 use clap::Parser;
 use dockerios_api::names::PLATFORM_NAMESPACE;
 
+use crate::metrics::serve::Listen;
+
 /// Runs macOS machines on KubeVirt: controllers, admission webhook, collector of guests' reports.
 ///
 /// Apple's licence does not cover macOS on hardware that Apple did not make. This is for learning, and for Intel Macs
@@ -31,6 +33,9 @@ pub struct Options {
     /// the Service `dockerios-collector`.
     #[arg(long)]
     pub collector_url: Option<String>,
+    /// Where /metrics is served, as plain HTTP; `off`: nowhere.
+    #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT|off")]
+    pub metrics_listen: Listen,
     /// Decide without being elected: only when no other operator can run.
     #[arg(long)]
     pub no_leader_election: bool,

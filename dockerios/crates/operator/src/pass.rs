@@ -6,7 +6,11 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{gather, world::World};
+use crate::{
+    gather,
+    metrics::measure::{self, Measure},
+    world::World,
+};
 
 /// What was decided, and on which very object.
 pub struct Pass {
@@ -18,6 +22,8 @@ pub struct Pass {
     pub plan: Plan,
     /// Where the platform's SMC key is.
     pub osk: Option<SecretKey>,
+    /// What is to be counted once that stands.
+    pub measures: Vec<Measure>,
 }
 
 /// Decides about one object; `None` when it is not there (or cannot be read: then nothing is decided).
@@ -37,6 +43,7 @@ pub fn pass(world: &World, id: &Id, now: Timestamp) -> Option<Pass> {
     if plan.status.is_some() && plan.status == status {
         plan.status = None;
     }
+    let measures = measure::of_plan(world, id, &plan, now);
     let platform = world.platform();
     let osk = platform
         .present()
@@ -47,6 +54,7 @@ pub fn pass(world: &World, id: &Id, now: Timestamp) -> Option<Pass> {
         version,
         plan,
         osk,
+        measures,
     })
 }
 

@@ -4,7 +4,7 @@
 //! happens beside it, for many objects at once.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
     time::{Duration, Instant},
 };
 
@@ -26,8 +26,10 @@ use crate::{
     feed::feed,
     headroom::Reading,
     index::Index,
+    metrics::{Metrics, Question, fleet::Fleet},
     pass::{Pass, pass},
     queue::Queue,
+    rights::{self, Answer, CloneSource},
     route::route,
     source::Source,
     world::{Notice, World},
@@ -49,15 +51,27 @@ pub struct Engine {
     acting: JoinSet<(Id, Outcome)>,
     notices: mpsc::Receiver<(Source, Notice)>,
     readings: mpsc::Receiver<Reading>,
+    answers: mpsc::Receiver<Answer>,
+    metrics: Metrics,
+    /// Scrapes that ask for the fleet.
+    questions: mpsc::Receiver<Question>,
     /// Headroom rules, for those who ask how much room there is.
     rules: watch::Sender<Vec<Headroom>>,
+    /// From what is cloned, for those who ask whether that is allowed.
+    sources: watch::Sender<BTreeSet<CloneSource>>,
     /// Sources that have said nothing yet, good or bad. Nothing is decided before all have spoken.
     silent: HashSet<Source>,
 }
 
 impl Engine {
     /// Starts the feeds. Nothing is decided before [`Engine::run`].
-    pub fn start(client: Client, hands: Hands, world: World) -> Self {
+    pub fn start(
+        client: Client,
+        hands: Hands,
+        world: World,
+        metrics: Metrics,
+        questions: mpsc::Receiver<Question>,
+    ) -> Self {
         let (say, notices) = mpsc::channel(BACKLOG);
         for source in Source::ALL {
             tokio::spawn(feed(
@@ -70,6 +84,9 @@ impl Engine {
         let (tell, readings) = mpsc::channel(16);
         let (rules, told) = watch::channel(Vec::new());
         tokio::spawn(crate::headroom::watch(told, tell));
+        let (answer, answers) = mpsc::channel(16);
+        let (sources, asked) = watch::channel(world.clone_sources());
+        tokio::spawn(rights::watch(client.clone(), asked, answer));
         let reporter = Reporter {
             controller: "dockerios-operator".into(),
             instance: None,
@@ -82,13 +99,18 @@ impl Engine {
             acting: JoinSet::new(),
             notices,
             readings,
+            answers,
+            metrics,
+            questions,
             rules,
+            sources,
             silent: Source::ALL.into_iter().collect(),
         }
     }
 
     /// Runs until the feeds end, which they do not.
     pub async fn run(mut self) {
+        self.metrics.elected();
         let mut round = tokio::time::interval(ROUND);
         loop {
             let wake = self.queue.next_wake().unwrap_or_else(|| Instant::now() + ROUND);
@@ -102,6 +124,11 @@ impl Engine {
                     Err(error) => tracing::error!(%error, "a plan's execution ended badly"),
                 },
                 Some(reading) = self.readings.recv() => self.read(reading),
+                Some(answer) = self.answers.recv() => self.answered(answer),
+                Some(question) = self.questions.recv() => {
+                    // whoever asked may have gone; and before all is known, a fleet would look empty
+                    question.send(self.silent.is_empty().then(|| Fleet::of(&self.world))).ok();
+                }
                 _ = round.tick() => self.everything(),
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
@@ -112,8 +139,10 @@ impl Engine {
     /// Takes in a notice and all that wait behind it: many changes of one object are one pass.
     fn take_all(&mut self, first: (Source, Notice)) {
         let mut next = Some(first);
+        let mut images = false;
         while let Some((source, notice)) = next {
             self.silent.remove(&source);
+            images |= source == Source::Images;
             let changes = self.world.take(source, notice);
             for change in &changes {
                 for id in route(&self.world, source, change) {
@@ -123,7 +152,21 @@ impl Engine {
             next = self.notices.try_recv().ok();
         }
         self.pass_on_rules();
+        if images {
+            self.pass_on_sources();
+        }
         self.unpark();
+    }
+
+    fn pass_on_sources(&self) {
+        let wanted = self.world.clone_sources();
+        self.sources.send_if_modified(|sources| {
+            let news = *sources != wanted;
+            if news {
+                *sources = wanted;
+            }
+            news
+        });
     }
 
     fn pass_on_rules(&self) {
@@ -172,8 +215,13 @@ impl Engine {
         self.queue.begin(id.clone());
         self.world.promises.make(&id, &pass.plan);
         let (hands, recorder) = (self.hands.clone(), self.recorder.clone());
+        let acts = self.metrics.acts().clone();
         self.acting.spawn(async move {
             let outcome = hands.carry_out(&id, &pass.version, &pass.plan, pass.osk.as_ref()).await;
+            acts.passed(id.kind.address().kind, &outcome);
+            if outcome.stands {
+                pass.measures.iter().for_each(|measure| acts.note(measure));
+            }
             // what could not be written is not told as done
             if outcome.later.is_none() && !outcome.conflict {
                 tell(&recorder, &id, &pass.uid, &pass.plan.news).await;
@@ -224,6 +272,23 @@ impl Engine {
         if self.world.capacity.take(reading) {
             for (namespace, name) in self.world.machines.every_place() {
                 self.queue.ask(Id::new(Kind::MacOSMachine, namespace, name));
+            }
+        }
+    }
+
+    /// Machines wait for the right to clone from the platform namespace, images for that to their sources.
+    fn answered(&mut self, answer: Answer) {
+        let kind = match answer.source.name {
+            None => Kind::MacOSMachine,
+            Some(_) => Kind::MacOSImage,
+        };
+        if self.world.rights.take(answer) {
+            let places = match kind {
+                Kind::MacOSMachine => self.world.machines.every_place(),
+                _ => self.world.images.every_place(),
+            };
+            for (namespace, name) in places {
+                self.queue.ask(Id::new(kind, namespace, name));
             }
         }
     }

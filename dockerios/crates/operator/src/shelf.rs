@@ -113,6 +113,16 @@ impl<K: DeserializeOwned> Shelf<K> {
         self.entries.keys().cloned().collect()
     }
 
+    /// What it holds.
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// How many are there and cannot be read.
+    pub fn unreadable(&self) -> usize {
+        self.unreadable.len()
+    }
+
     /// Whether everything up to that resourceVersion has been seen.
     pub fn caught_up(&self, version: u64) -> bool {
         self.seen_up_to >= version

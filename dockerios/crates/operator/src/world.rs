@@ -1,6 +1,6 @@
 //! All that was seen of the cluster, owned by the one task that decides. Nothing here waits or writes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use dockerios_api::{
     IdentityPool, MacOSImage, MacOSMachine, MacOSMachineClaim, MacOSMachineClass, MacOSMachinePool, MachineIdentity,
@@ -19,6 +19,7 @@ use serde_json::Value;
 use crate::{
     headroom::Capacities,
     promise::Promises,
+    rights::{CloneSource, Rights},
     shelf::{Change, Place, Shelf},
     source::Source,
 };
@@ -50,6 +51,8 @@ macro_rules! shelves {
             pub collector_url: String,
             /// Free space per storage class, as its source last told.
             pub capacity: Capacities,
+            /// From where the operator may clone, as the API server last said.
+            pub rights: Rights,
             /// Machines on their way to claims.
             pub promises: Promises,
             refusals: HashMap<Id, Refusal>,
@@ -63,6 +66,7 @@ macro_rules! shelves {
                     platform_namespace: platform_namespace.to_owned(),
                     collector_url: collector_url.to_owned(),
                     capacity: Capacities::default(),
+                    rights: Rights::default(),
                     promises: Promises::default(),
                     refusals: HashMap::new(),
                 }
@@ -71,6 +75,11 @@ macro_rules! shelves {
             /// Takes in a notice; gives what became of which objects.
             pub fn take(&mut self, source: Source, notice: Notice) -> Vec<Change> {
                 match source { $(Source::$source => take(&mut self.$field, notice),)+ }
+            }
+
+            /// How many objects of each kind are there and cannot be read.
+            pub fn unreadable(&self) -> Vec<(&'static str, usize)> {
+                vec![$((self.$field.kind(), self.$field.unreadable())),+]
             }
 
             /// Whether everything of that kind up to that version was seen.
@@ -138,6 +147,22 @@ impl World {
     /// The PlatformConfig.
     pub fn platform(&self) -> Seen<std::sync::Arc<PlatformConfig>> {
         self.platforms.get("", dockerios_api::names::PLATFORM)
+    }
+
+    /// From what is cloned: from the platform namespace for machines, and from where images come that are not published
+    /// yet.
+    pub fn clone_sources(&self) -> BTreeSet<CloneSource> {
+        let home = &self.platform_namespace;
+        let mut sources = BTreeSet::from([CloneSource::all_of(home)]);
+        let images = self.images.readable();
+        let unpublished = images.present().into_iter().flatten().filter(|image| {
+            let published = image.status.as_ref().and_then(|status| status.published.as_ref());
+            published.is_none()
+        });
+        let origins = unpublished.filter_map(|image| image.spec.source.within().cloned());
+        let foreign = origins.filter(|origin| origin.namespace.0 != *home);
+        sources.extend(foreign.map(|origin| CloneSource::one(&origin.namespace, &origin.name)));
+        sources
     }
 
     /// All objects of the kinds that have a pass.

@@ -77,6 +77,13 @@ pub struct MacOSMachineStatus {
     /// A summary for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<MachinePhase>,
+    /// Since when it is in that phase. What `dockerios_machine_phase_seconds` is observed from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase_since: Option<Time>,
+    /// The storage class that was closed when it last asked for room: for it, that class opens again only some points
+    /// above its threshold. Empty once it was let in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub awaits_room_in: Option<Name>,
     /// The MachineIdentity that it has; derived from that identity's claimRef.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity_ref: Option<Name>,
@@ -87,6 +94,11 @@ pub struct MacOSMachineStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub backing: Vec<Backing>,
+    /// How its disks were really made, as CDI wrote it down on each volume.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub disks: Vec<Disk>,
     /// The node that it runs on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_name: Option<Name>,
@@ -97,6 +109,10 @@ pub struct MacOSMachineStatus {
     /// When the guest was powered on, as KubeVirt says. The readiness timeout counts from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
+    /// When it was first Ready. From then on its disk may hold what nobody has twice, so that it is never given up for
+    /// want of a node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_ready_at: Option<Time>,
     /// When an orderly stop began: the guest is then told to shut down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_requested_at: Option<Time>,
@@ -123,6 +139,33 @@ pub struct Backing {
     /// Its name, in the machine's namespace.
     #[schemars(length(max = 253))]
     pub name: String,
+}
+
+/// How a disk was made.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Disk {
+    /// Name of its PersistentVolumeClaim.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// CDI's word for the way (annotation `cdi.kubevirt.io/cloneType`): `csi-clone` by the driver, `snapshot` from one,
+    /// `copy` byte by byte through a pod.
+    #[schemars(length(min = 1, max = 32))]
+    pub strategy: String,
+    /// Why CDI fell back to that way, if it says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub fallback_reason: Option<String>,
+}
+
+impl Disk {
+    /// CDI's word for a copy through a pod.
+    pub const COPY: &str = "copy";
+
+    /// Whether a pod read and wrote the whole of it.
+    pub fn is_copy(&self) -> bool {
+        self.strategy == Self::COPY
+    }
 }
 
 /// Why and when a machine failed.
@@ -264,6 +307,8 @@ vocabulary! {
         ImageNotReady;
         /// The class's identity pool is not there.
         PoolNotFound;
+        /// The class asks for a card, and the bootdisks of its identity pool lack the boot-args of one; the message says what to change.
+        PoolUnfit;
         /// PlatformConfig lacks what the class needs; the message says what.
         PlatformNotReady;
         /// No identity is left in the pool. The machine waits; none is minted. Frees when a machine goes, or raise spec.maxSize.
@@ -288,9 +333,9 @@ vocabulary! {
         Cloning;
         /// The disks are there.
         Cloned;
-        /// Cloning took longer than its deadline. CDI never fails a clone by itself.
+        /// Cloning took longer than the class's cloneTimeout. CDI never fails a clone by itself.
         CloneTimeout;
-        /// Cloning was refused; the message says which right is missing where.
+        /// The operator may not clone from where its disks come from; the message has the Role and RoleBinding that grant it.
         CloneNotPermitted;
         /// A disk was copied by a pod although clones are wanted: slow, and whole in size. Keep image and class in one storage class whose driver clones.
         DiskCopied;
@@ -300,9 +345,9 @@ vocabulary! {
         VolumeRetained;
         /// The API server refused an object of the machine (quota, admission, rights); the message is its own.
         CreationRefused;
-        /// No node can take it; the message is the scheduler's.
+        /// No node can take it; the message is the scheduler's. A machine that was Ready before waits without a deadline.
         Unschedulable;
-        /// It was not scheduled within its deadline.
+        /// It was not scheduled within its deadline, and was never Ready before.
         SchedulingTimeout;
         /// The instance is being started.
         Starting;
@@ -320,6 +365,8 @@ vocabulary! {
         InstanceFailed;
         /// The domain hook refused; the message is its own.
         HookFailed;
+        /// The launcher's QEMU lacks a device that macOS needs, though its image passed the probe; the message names the device. See docs/launcher.md.
+        DeviceMissing;
         /// The guest reports another serial or UUID than its identity has.
         IdentityMismatch;
         /// Nothing was heard of the guest for three minutes.

@@ -108,7 +108,7 @@ fn waiter(uid: &str, age: i64, class: &str, gib: u64, pool: Option<&str>, begun:
         uid: uid.into(),
         since: jiff::Timestamp::from_second(1_700_000_000 - age).expect("a time"),
         begun,
-        held: false,
+        held: None,
         disks: vec![(class.into(), gib * GI)],
         pool: pool.map(Into::into),
         gpu: None,
@@ -117,11 +117,11 @@ fn waiter(uid: &str, age: i64, class: &str, gib: u64, pool: Option<&str>, begun:
 
 /// A Shared machine of 100 GiB in `fast`, of which 20 % of 1000 GiB must stay free.
 fn short(others: Vec<Waiter>, capacity: Seen<Capacity>) -> World {
-    held(others, capacity, false)
+    held(others, capacity, None)
 }
 
-/// The same, of a machine that was held back before, or was not.
-fn held(others: Vec<Waiter>, capacity: Seen<Capacity>, before: bool) -> World {
+/// The same, of a machine that was held back before in that storage class, or in none.
+fn held(others: Vec<Waiter>, capacity: Seen<Capacity>, before: Option<&str>) -> World {
     let mut world = World::new();
     world.edit("MacOSMachineClass", "mac", |class| {
         class["spec"]["identity"] =
@@ -132,7 +132,10 @@ fn held(others: Vec<Waiter>, capacity: Seen<Capacity>, before: bool) -> World {
     });
     let mut waiters = others;
     let own = waiter(UID, 0, "fast", 100, None, false);
-    waiters.push(Waiter { held: before, ..own });
+    waiters.push(Waiter {
+        held: before.map(Into::into),
+        ..own
+    });
     world.line = Some(Line {
         waiters: Seen::Present(waiters),
         identities: Seen::Present(Vec::new()),
@@ -223,21 +226,24 @@ fn a_class_that_was_closed_opens_again_two_points_above_its_threshold() {
     };
     // 100 GiB of its own, 20 % that must stay free, 2 % more for who was held back
     for (gib, before, reason) in [
-        (300, false, "Sufficient"),
-        (300, true, "BelowThreshold"),
-        (319, true, "BelowThreshold"),
-        (320, true, "Sufficient"),
+        (300, None, "Sufficient"),
+        (300, Some("fast"), "BelowThreshold"),
+        (319, Some("fast"), "BelowThreshold"),
+        (320, Some("fast"), "Sufficient"),
+        // it waited for room elsewhere, and its class names another storage class now
+        (300, Some("slow"), "Sufficient"),
+        (299, Some("slow"), "BelowThreshold"),
     ] {
         let world = held(vec![], free(gib), before);
         assert_eq!(
             world.reason("StorageHeadroom"),
             reason,
-            "{gib} GiB free, held back before: {before}"
+            "{gib} GiB free, held back before in: {before:?}"
         );
     }
     // nobody younger slips in below it
     let older = Waiter {
-        held: true,
+        held: Some("fast".into()),
         ..waiter("b", 50, "fast", 100, None, false)
     };
     let world = short(vec![older], free(310));
@@ -259,9 +265,56 @@ fn who_was_held_back_is_told_from_who_asks_for_the_first_time() {
     let mut machine = world.machine();
     let stands =
         |machine: &MacOSMachine| Waiter::of(machine, Some(&class), None, false).expect("it stands in the line");
-    assert!(stands(&machine).held);
+    assert_eq!(stands(&machine).held.as_deref(), Some("fast"));
     machine.status = None;
-    assert!(!stands(&machine).held);
+    assert_eq!(stands(&machine).held, None);
+}
+
+#[test]
+fn a_class_stays_closed_while_its_capacity_is_not_known_and_open_once_it_let_the_machine_in() {
+    let free = |gib: u64| {
+        Seen::Present(Capacity {
+            free: gib * GI,
+            total: 1000 * GI,
+        })
+    };
+    let tell = |world: &mut World, capacity: Seen<Capacity>| {
+        let line = world.line.as_mut().expect("the line");
+        line.capacity.insert("fast".to_owned(), capacity);
+        world.settle();
+        world.status().awaits_room_in.map(|class| class.to_string())
+    };
+    let mut world = short(vec![], free(250));
+    assert_eq!(world.status().awaits_room_in.as_deref(), Some("fast"));
+    let unknown = tell(&mut world, Seen::Unknown("the query timed out".into()));
+    assert_eq!(world.reason("StorageHeadroom"), "CapacityUnknown");
+    assert_eq!(unknown.as_deref(), Some("fast"), "what is not known opens nothing");
+    assert_eq!(tell(&mut world, free(400)), None, "{}", world.message("StorageHeadroom"));
+    assert_eq!(world.reason("StorageHeadroom"), "Sufficient");
+}
+
+#[test]
+fn a_closed_class_says_its_threshold_and_at_what_it_opens_again() {
+    let free = |gib: u64| {
+        Seen::Present(Capacity {
+            free: gib * GI,
+            total: 1000 * GI,
+        })
+    };
+    for (before, told) in [
+        (
+            None,
+            "is below the 200.0 GiB (20 %) that must stay free; it opens again at 220.0 GiB (22 %)",
+        ),
+        (
+            Some("fast"),
+            "is below the 220.0 GiB (22 %) at which it opens again, closed as it was below its threshold of 200.0 GiB (20 %)",
+        ),
+    ] {
+        let world = held(vec![], free(250), before);
+        let message = world.message("StorageHeadroom");
+        assert!(message.contains(told), "{message}");
+    }
 }
 
 #[test]
@@ -279,9 +332,28 @@ fn the_event_about_room_has_both_numbers() {
         .find(|news| news.starts_with("BelowThreshold"))
         .expect("an event");
     assert!(
-        told.contains("250.0 GiB free") && told.contains("200.0 GiB that must stay free"),
+        told.contains("250.0 GiB free") && told.contains("200.0 GiB (20 %) that must stay free"),
         "{told}"
     );
+}
+
+#[test]
+fn an_event_tells_how_the_guest_gets_its_system_disk() {
+    for (bus, mode, told) in [
+        ("nvme", "Native", "NVMe (Native, by libvirt itself)"),
+        ("nvme", "Override", "NVMe (Override: QEMU's frontend of a SATA disk is replaced)"),
+        ("sata", "Native", "SATA, as its class says"),
+    ] {
+        let mut world = World::new();
+        world.edit("MacOSMachineClass", "mac", |class| {
+            class["spec"]["systemDisk"]["bus"] = json!(bus);
+        });
+        world.edit("PlatformConfig", "default", |platform| {
+            platform["status"]["launchers"][0]["nvme"] = json!(mode);
+        });
+        world.settle();
+        assert!(world.news.iter().any(|news| news.contains(told)), "{told}: {:?}", world.news);
+    }
 }
 
 #[test]
@@ -314,15 +386,68 @@ fn a_machine_that_is_to_be_off_is_not_made() {
     );
 }
 
-/// A machine of a class with a card, two of which exist.
-fn carded(others: Vec<Waiter>, cards: Seen<Cards>) -> World {
+#[test]
+fn a_machine_with_a_card_takes_no_identity_of_a_pool_whose_bootdisks_lack_the_boot_args_of_one() {
+    let mut world = with_card("Default");
+    world.settle();
+    assert_eq!(
+        (world.reason("Ready"), world.phase()),
+        ("PoolUnfit".to_owned(), Phase::Pending)
+    );
+    let said = world.message("Ready");
+    for part in ["class mac", "pool imac", "template: GPU"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(world.names("VirtualMachine").is_empty() && world.status().identity_ref.is_none());
+    // the pool changes, and it goes on
+    world.edit("IdentityPool", "imac", |pool| {
+        pool["spec"]["bootDisk"]["template"] = "GPU".into();
+    });
+    world.settle();
+    assert_ne!(world.reason("Ready"), "PoolUnfit");
+}
+
+fn with_card(template: &str) -> World {
     let mut world = World::new();
+    world.edit("IdentityPool", "imac", |pool| {
+        pool["spec"]["bootDisk"]["template"] = template.into();
+    });
     world.edit("MacOSMachineClass", "mac", |class| {
         class["spec"]["gpu"] = json!({"deviceName": CARD});
     });
     world.edit("PlatformConfig", "default", |platform| {
         platform["spec"]["permittedGPUs"] = json!([{"deviceName": CARD, "vendorReset": "NotNeeded"}]);
     });
+    world
+}
+
+#[test]
+fn a_nic_that_the_launcher_lacks_is_said_before_anything_is_made_and_one_that_it_has_is_given() {
+    let mut world = World::new();
+    world.edit("MacOSMachineClass", "mac", |class| {
+        class["spec"]["network"] = json!({"model": "e1000-82545em"});
+    });
+    let has = |models: Value| move |platform: &mut Value| platform["status"]["launchers"][0]["nicModels"] = models;
+    world.edit("PlatformConfig", "default", has(json!(["e1000", "virtio"])));
+    world.settle();
+    assert_eq!(
+        (world.reason("Ready"), world.phase()),
+        ("PlatformNotReady".to_owned(), Phase::Pending)
+    );
+    let said = world.message("Ready");
+    assert!(
+        said.contains("class mac wants the NIC e1000-82545em, which the QEMU of the virt-launcher image sha256:"),
+        "{said}"
+    );
+    assert!(world.names("VirtualMachine").is_empty() && world.status().identity_ref.is_none());
+    world.edit("PlatformConfig", "default", has(json!(["e1000", "e1000-82545em"])));
+    world.settle();
+    assert!(!world.names("VirtualMachine").is_empty(), "{}", world.message("Ready"));
+}
+
+/// A machine of a class with a card, two of which exist.
+fn carded(others: Vec<Waiter>, cards: Seen<Cards>) -> World {
+    let mut world = with_card("GPU");
     world.line = Some(line(others, cards));
     world.settle();
     world
@@ -347,11 +472,18 @@ fn line(mut waiters: Vec<Waiter>, cards: Seen<Cards>) -> Line {
 
 #[test]
 fn a_machine_with_a_card_waits_with_the_count_while_none_is_free_and_takes_nothing_meanwhile() {
-    let cards = |total, used| Seen::Present(Cards { total, used });
+    let cards = |total, used| {
+        Seen::Present(Cards {
+            total,
+            used,
+            shut: 0,
+        })
+    };
     let other = |uid: &str, age: i64, begun: bool| Waiter {
         gpu: Some(CARD.into()),
         ..waiter(uid, age, "fast", 1, None, begun)
     };
+    let shut = |total, used, shut| Seen::Present(Cards { total, used, shut });
     let free = "AllocatingIdentity";
     for (name, others, cards, reason, message) in [
         ("one of two is free", vec![], cards(2, 1), free, ""),
@@ -389,6 +521,20 @@ fn a_machine_with_a_card_waits_with_the_count_while_none_is_free_and_takes_nothi
             cards(0, 0),
             "NoCardFree",
             "no node offers a card amd.com/polaris",
+        ),
+        (
+            "some are on nodes that take no machine",
+            vec![],
+            shut(1, 1, 2),
+            "NoCardFree",
+            "0 of 1 cards amd.com/polaris are free, 1 are other machines' (2 more are on nodes that are cordoned or not ready",
+        ),
+        (
+            "all are",
+            vec![],
+            shut(0, 0, 2),
+            "NoCardFree",
+            "no node that takes machines offers a card amd.com/polaris; 2 are on nodes that are cordoned or not ready: uncordon",
         ),
         (
             "nodes cannot be seen",

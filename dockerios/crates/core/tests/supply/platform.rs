@@ -93,6 +93,29 @@ fn the_first_thing_without_which_no_machine_is_made_is_the_reason() {
 }
 
 #[test]
+fn an_event_tells_the_nvme_mode_of_the_launcher_when_it_is_found_and_when_it_becomes_another() {
+    let told = |facts: &Facts| -> Vec<String> {
+        let news = pass(facts).0.news.into_iter();
+        news.filter(|news| news.reason == "Capable").map(|news| news.note).collect()
+    };
+    let mut facts = facts();
+    let first = told(&facts);
+    assert!(first.len() == 1 && first[0].contains("nvme (Native)"), "{first:?}");
+    let (_, status) = pass(&facts);
+    change(&mut facts, |p| p.status = Some(typed(status)));
+    assert_eq!(told(&facts), Vec::<String>::new(), "it is no news any more");
+    // KubeVirt is set back to a launcher that was probed before
+    let other = format!("sha256:{}", "a".repeat(64));
+    change(&mut facts, |p| {
+        let launchers = &mut p.status.as_mut().expect("a status").launchers;
+        launchers.push(typed(json!({"digest": other, "nvme": "Override", "smc": true, "nicModels": []})));
+    });
+    facts.kubevirts = Seen::Present(vec![Arc::new(typed(kubevirt(&format!("r/virt-launcher@{other}"))))]);
+    let again = told(&facts);
+    assert!(again.len() == 1 && again[0].contains("nvme (Override)"), "{again:?}");
+}
+
+#[test]
 fn a_gate_that_is_off_is_named_with_the_command_that_turns_it_on() {
     for (gates, disabled, off) in [
         (json!(["CPUManager"]), json!([]), "Sidecar"),

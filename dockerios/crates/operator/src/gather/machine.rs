@@ -11,16 +11,13 @@ use dockerios_api::{
 };
 use dockerios_core::{
     Id, Seen,
-    decide::machine::{Capacity, Cards, Facts, Line, Waiter, gates, node_of},
+    decide::machine::{Capacity, Cards, Facts, Holder, Line, Waiter, gates, node_of, reserved},
 };
 use dockerios_kubevirt::VirtualMachine;
-use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolumeClaim},
-    storage::v1::CSIStorageCapacity,
-};
+use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::CSIStorageCapacity};
 use kube::ResourceExt;
 
-use crate::{headroom, index::Index, world::World};
+use crate::{headroom, index::Index, rights::CloneSource, world::World};
 
 /// What the decision about that machine reads; none when it is not there.
 pub fn gather(world: &World, id: &Id) -> Option<Facts> {
@@ -51,6 +48,7 @@ pub fn gather(world: &World, id: &Id) -> Option<Facts> {
     Some(Facts {
         namespace: world.namespaces.get("", &id.namespace),
         platform: world.platform(),
+        clone_right: clone_right(world, &id.namespace),
         line: line(world, &machine, &uid),
         vms: own(world.vms.by(Index::MachineUid, &uid), &id.namespace),
         vmis: own(vmis, &id.namespace),
@@ -69,6 +67,14 @@ pub fn gather(world: &World, id: &Id) -> Option<Facts> {
         held,
         home,
     })
+}
+
+/// Whether the operator may clone from the platform namespace into that one; within it nobody needs to ask.
+fn clone_right(world: &World, namespace: &str) -> Seen<bool> {
+    if namespace == world.platform_namespace {
+        return Seen::Present(true);
+    }
+    world.rights.of(&CloneSource::all_of(&world.platform_namespace))
 }
 
 /// Only those in the machine's own namespace: a label elsewhere is nobody's proof.
@@ -110,20 +116,19 @@ fn line(world: &World, machine: &MacOSMachine, uid: &str) -> Line {
     if begun(world, uid) || machine.metadata.deletion_timestamp.is_some() {
         return Line::unknown("the machine is past the line");
     }
-    let platform = world.platform();
-    let rules = platform.present().and_then(|platform| platform.spec.storage.as_ref());
-    let rules = rules.map(|storage| storage.headroom.as_slice()).unwrap_or_default();
+    let rules = rules(world);
     // one that cannot be read has no pass, so it takes no turn; what room it still needs is not known, however
     let machines = if rules.is_empty() {
         world.machines.readable()
     } else {
         world.machines.all()
     };
-    let waiters = match machines {
-        Seen::Present(all) => Seen::Present(all.iter().filter_map(|other| waiter(world, other)).collect::<Vec<_>>()),
-        Seen::Absent => Seen::Absent,
-        Seen::Unknown(why) => Seen::Unknown(why),
-    };
+    line_of(world, machines, &rules)
+}
+
+/// The line of those machines.
+fn line_of(world: &World, machines: Seen<Vec<Arc<MacOSMachine>>>, rules: &[Headroom]) -> Line {
+    let waiters = machines.map(|all| all.iter().filter_map(|other| waiter(world, other)).collect::<Vec<_>>());
     let known = waiters.present().map(Vec::as_slice).unwrap_or_default();
     let (identities, cards) = (identities(world, known), cards(world, known));
     Line {
@@ -138,6 +143,54 @@ fn line(world: &World, machine: &MacOSMachine, uid: &str) -> Line {
     }
 }
 
+fn rules(world: &World) -> Vec<Headroom> {
+    let platform = world.platform();
+    let storage = platform.present().and_then(|platform| platform.spec.storage.as_ref());
+    storage.map(|storage| storage.headroom.clone()).unwrap_or_default()
+}
+
+/// A storage class that has a rule, as the next machine would be judged.
+#[derive(Clone, Debug)]
+pub struct Room {
+    /// The rule.
+    pub rule: Headroom,
+    /// What its source tells.
+    pub capacity: Seen<Capacity>,
+    /// Bytes that machines which are being made still take.
+    pub reserved: u64,
+    /// Machines that wait for room in it.
+    pub waiting: usize,
+}
+
+/// All storage classes that have a rule.
+pub fn rooms(world: &World) -> Vec<Room> {
+    let rules = rules(world);
+    if rules.is_empty() {
+        return Vec::new();
+    }
+    let machines = world.machines.readable();
+    let awaits = |rule: &Headroom| {
+        let all = machines.present().into_iter().flatten();
+        let awaited = all.filter_map(|machine| machine.status.as_ref()?.awaits_room_in.as_ref());
+        awaited.filter(|class| **class == rule.storage_class_name).count()
+    };
+    let waiting: Vec<usize> = rules.iter().map(awaits).collect();
+    let line = line_of(world, machines, &rules);
+    let reserved = reserved(&line);
+    let rooms = rules.into_iter().zip(waiting);
+    rooms
+        .map(|(rule, waiting)| {
+            let class = &*rule.storage_class_name;
+            Room {
+                capacity: line.capacity.get(class).cloned().unwrap_or(Seen::Absent),
+                reserved: reserved.get(class).copied().unwrap_or_default(),
+                waiting,
+                rule,
+            }
+        })
+        .collect()
+}
+
 /// How another machine stands in the line. One that could not be made now whatever is left takes nothing from others.
 fn waiter(world: &World, machine: &MacOSMachine) -> Option<Waiter> {
     let class = world.classes.get("", &machine.spec.machine_class_name);
@@ -145,8 +198,16 @@ fn waiter(world: &World, machine: &MacOSMachine) -> Option<Waiter> {
     if !begun {
         let namespace = world.namespaces.get("", &machine.namespace()?);
         let image = follow(&class, |class| world.images.get("", &class.spec.image_name));
-        let platform = world.platform();
-        gates(&machine.spec.machine_class_name, &class, &namespace, &image, &platform).ok()?;
+        let (platform, right) = (world.platform(), clone_right(world, &machine.namespace()?));
+        gates(
+            &machine.spec.machine_class_name,
+            &class,
+            &namespace,
+            &image,
+            &platform,
+            &right,
+        )
+        .ok()?;
     }
     let pool = pool_of(world, &class);
     let mut waiter = Waiter::of(
@@ -162,26 +223,21 @@ fn waiter(world: &World, machine: &MacOSMachine) -> Option<Waiter> {
     Some(waiter)
 }
 
-/// Cards of the devices that somebody in the line asks for: those that nodes offer, and those of VirtualMachines,
-/// anybody's, whether they run or not.
+/// Cards of the devices that somebody in the line asks for.
 fn cards(world: &World, waiters: &[Waiter]) -> BTreeMap<String, Seen<Cards>> {
     let devices: BTreeSet<&String> = waiters.iter().filter_map(|waiter| waiter.gpu.as_ref()).collect();
+    // where no instance is seen, the VirtualMachine counts as one that could be anywhere
+    let node = |vm: &VirtualMachine| {
+        let vmi = world.vmis.get(&vm.namespace().unwrap_or_default(), &vm.name_any());
+        vmi.present().and_then(|vmi| vmi.status.as_ref()?.node_name.clone())
+    };
     let count = |device: &String| match (world.nodes.by(Index::Card, device), world.vms.by(Index::Card, device)) {
         (Seen::Unknown(why), _) | (_, Seen::Unknown(why)) => Seen::Unknown(why),
         (nodes, vms) => {
-            let offered = |node: &Arc<Node>| {
-                let found = node.status.as_ref()?.allocatable.as_ref()?.get(device.as_str())?;
-                found.0.trim().parse::<u64>().ok()
-            };
-            // a stopped machine keeps its card, as it keeps disk and identity: it could not be started again without
-            let cards = |vm: &Arc<VirtualMachine>| {
-                let gpus = &vm.spec.template.spec.domain.devices.gpus;
-                gpus.iter().filter(|gpu| gpu.device_name == *device).count() as u64
-            };
-            Seen::Present(Cards {
-                total: nodes.present().into_iter().flatten().filter_map(offered).sum(),
-                used: vms.present().into_iter().flatten().map(cards).sum(),
-            })
+            let vms = vms.present().map(Vec::as_slice).unwrap_or_default();
+            let holders: Vec<Holder> = vms.iter().map(|vm| (vm.clone(), node(vm))).collect();
+            let nodes = nodes.present().map(Vec::as_slice).unwrap_or_default();
+            Cards::count(device, nodes, &holders).map_or_else(Seen::Unknown, Seen::Present)
         }
     };
     devices

@@ -51,14 +51,45 @@ pub enum Room {
         /// Reserved for this machine, those before it, and those that are being made.
         reserved: u64,
         /// What must stay free.
-        floor: u64,
+        floor: Share,
+        /// What would have to stay free for the storage class to open again.
+        opens: Share,
+        /// It was closed already: `opens` is what counts.
+        held: bool,
     },
     /// The capacity is not known.
     Unknown(String),
 }
 
+/// Part of a storage class's capacity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Percent of the capacity.
+    pub percent: u8,
+    /// The same in bytes, rounded up.
+    pub bytes: u64,
+}
+
+impl Share {
+    fn of(total: u64, percent: u8) -> Self {
+        let percent = percent.min(100);
+        // at most `total`, so it fits again
+        let bytes = u64::try_from((u128::from(total) * u128::from(percent)).div_ceil(100)).unwrap_or(total);
+        Self { percent, bytes }
+    }
+}
+
+/// What must stay free of `total` bytes by that rule, and what for a storage class that was closed to open again.
+pub fn thresholds(rule: &Headroom, total: u64) -> (Share, Share) {
+    let floor = rule.min_free_percent;
+    (
+        Share::of(total, floor),
+        Share::of(total, floor.saturating_add(REOPENS_ABOVE)),
+    )
+}
+
 /// Judges a storage class: free less everything reserved (the machine's own part too) against the threshold, for a
-/// machine that was `held` back already against [`REOPENS_ABOVE`] points more.
+/// machine that was `held` back in this very class already against [`REOPENS_ABOVE`] points more.
 pub fn judge(rule: Option<&Headroom>, capacity: &Seen<Capacity>, reserved: u64, held: bool) -> Room {
     let Some(rule) = rule else { return Room::NotConfigured };
     let Capacity { free, total } = match capacity {
@@ -71,15 +102,21 @@ pub fn judge(rule: Option<&Headroom>, capacity: &Seen<Capacity>, reserved: u64, 
             "its source says {free} of {total} bytes are free, which cannot be"
         ));
     }
-    let margin = if held { REOPENS_ABOVE } else { 0 };
-    let percent = u128::from(rule.min_free_percent.saturating_add(margin).min(100));
-    // at most `total`, so it fits again
-    let floor = u64::try_from((u128::from(total) * percent).div_ceil(100)).unwrap_or(total);
-    let left = free.saturating_sub(reserved);
-    if u128::from(free) >= u128::from(reserved) + u128::from(floor) {
-        Room::Enough { left, floor }
+    let (floor, opens) = thresholds(rule, total);
+    let must = if held { opens } else { floor };
+    if u128::from(free) >= u128::from(reserved) + u128::from(must.bytes) {
+        Room::Enough {
+            left: free.saturating_sub(reserved),
+            floor: must.bytes,
+        }
     } else {
-        Room::Below { free, reserved, floor }
+        Room::Below {
+            free,
+            reserved,
+            floor,
+            opens,
+            held,
+        }
     }
 }
 

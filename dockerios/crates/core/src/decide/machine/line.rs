@@ -7,14 +7,17 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use dockerios_api::{
     IdentityPool, MacOSMachine, MacOSMachineClass, MachineIdentity,
-    condition::{holds, of},
+    condition::holds,
     config::platform_config::Headroom,
-    machine::macos_machine::{MachineCondition, MachineReason, PowerState},
+    machine::macos_machine::{MachineCondition, PowerState},
 };
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::headroom::{Capacity, Room, judge, reservation};
+use super::{
+    cards::Cards,
+    headroom::{Capacity, Room, judge, reservation},
+};
 use crate::Seen;
 
 /// All that the line is walked over.
@@ -30,16 +33,6 @@ pub struct Line {
     pub strategy: BTreeMap<String, String>,
     /// Cards by device, for the devices that somebody in the line asks for.
     pub cards: BTreeMap<String, Seen<Cards>>,
-}
-
-/// The cards of one device in the whole cluster. A card is one machine's as long as that machine has a VirtualMachine:
-/// a stopped one keeps it, as it keeps disk and identity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cards {
-    /// That nodes offer.
-    pub total: u64,
-    /// Of VirtualMachines, running or not.
-    pub used: u64,
 }
 
 impl Line {
@@ -64,8 +57,9 @@ pub struct Waiter {
     pub since: Timestamp,
     /// It has an identity or disks already: it is past the line, and only its room counts.
     pub begun: bool,
-    /// It was held back for want of room: its storage class opens again only some points above the threshold.
-    pub held: bool,
+    /// The storage class in which it was held back for want of room: that one opens again only some points above its
+    /// threshold, all others at theirs.
+    pub held: Option<String>,
     /// Storage class and bytes of each disk.
     pub disks: Vec<(String, u64)>,
     /// The identity pool that it takes from.
@@ -106,10 +100,7 @@ impl Waiter {
                 .as_ref()
                 .map_or(Timestamp::MAX, |time| time.0),
             begun,
-            held: status.is_some_and(|status| {
-                of(&status.conditions, MachineCondition::StorageHeadroom.word())
-                    .is_some_and(|condition| condition.reason == MachineReason::BelowThreshold.word())
-            }),
+            held: status.and_then(|status| Some(status.awaits_room_in.as_ref()?.to_string())),
             disks,
             pool: class
                 .identity
@@ -166,6 +157,15 @@ pub(super) fn turn(line: &Line, rules: &[Headroom], uid: &str) -> Turn {
     Turn::Unreadable("it is not in the line yet".into())
 }
 
+/// Bytes that machines which are being made still take, by storage class.
+pub fn reserved(line: &Line) -> BTreeMap<String, u64> {
+    let mut walk = Walk::new(line, &[], std::iter::empty());
+    let waiters = line.waiters.present().into_iter().flatten();
+    waiters.filter(|waiter| waiter.begun).for_each(|waiter| walk.reserve(waiter));
+    let by_class = walk.reserved.into_iter();
+    by_class.map(|(class, bytes)| (class.to_owned(), bytes)).collect()
+}
+
 struct Walk<'a> {
     line: &'a Line,
     rules: &'a [Headroom],
@@ -219,7 +219,7 @@ impl<'a> Walk<'a> {
         let cards = match self.line.cards.get(device) {
             Some(Seen::Present(cards)) => *cards,
             Some(Seen::Unknown(why)) => return Some(Turn::Unreadable(why.clone())),
-            Some(Seen::Absent) | None => Cards { total: 0, used: 0 },
+            Some(Seen::Absent) | None => Cards::default(),
         };
         let used = cards.used + self.taken.get(device).copied().unwrap_or_default();
         (used >= cards.total).then(|| Turn::NoCard(device.to_owned(), Cards { used, ..cards }))
@@ -267,7 +267,7 @@ impl<'a> Walk<'a> {
                 .saturating_add(part);
             let rule = self.rules.iter().find(|rule| *rule.storage_class_name == *class);
             let capacity = self.line.capacity.get(class).cloned().unwrap_or(Seen::Absent);
-            match judge(rule, &capacity, reserved, waiter.held) {
+            match judge(rule, &capacity, reserved, waiter.held.as_deref() == Some(class)) {
                 Room::NotConfigured => None,
                 Room::Enough { .. } if !self.closed.contains(&class) => None,
                 room => Some((class, room)),

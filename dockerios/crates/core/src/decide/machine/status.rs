@@ -15,6 +15,7 @@ use kube::ResourceExt;
 use super::facts::{Facts, Objects, node_of};
 use crate::{
     Kind, News, Plan, Step, Target,
+    decide::clone_right,
     plan::{Refusal, RefusalCause},
     report::Report,
 };
@@ -46,6 +47,8 @@ impl<'f> Pass<'f> {
             identity_ref,
             claim_ref: machine.spec.claim_ref.clone(),
             failure: before.and_then(|status| status.failure.clone()),
+            // stands until it is let in, as the condition does
+            awaits_room_in: before.and_then(|status| status.awaits_room_in.clone()),
             ..MacOSMachineStatus::default()
         };
         Self {
@@ -115,6 +118,8 @@ impl<'f> Pass<'f> {
     pub(super) fn sum_up(&mut self, phase: MachinePhase, reason: MachineReason, message: impl AsRef<str>) {
         self.draft.phase = Some(phase);
         let verdict = match (phase, reason) {
+            // that it stands still is known, whatever will become of it
+            (MachinePhase::Unknown, MachineReason::Paused) => Verdict::False,
             (_, MachineReason::Unreadable) | (MachinePhase::Unknown, _) => Verdict::Unknown,
             (MachinePhase::Ready, _) => Verdict::True,
             _ => Verdict::False,
@@ -152,6 +157,12 @@ impl<'f> Pass<'f> {
     /// What can be read off the objects themselves.
     pub(super) fn describe(&mut self, objects: &Objects) {
         self.draft.backing = backing(objects);
+        self.draft.disks = super::disks::made(objects);
+        // a VirtualMachine is made after the first status: without one, it was lost, and nobody knows what was before
+        let lost = self.before().is_none_or(|status| status.conditions.is_empty());
+        if lost && objects.vm.is_some() {
+            self.draft.first_ready_at.get_or_insert(Time(self.now));
+        }
         let (vmis, pods) = (self.facts.vmis.present(), self.facts.pods.present());
         let node = node_of(vmis.map_or(&[], Vec::as_slice), pods.map_or(&[], Vec::as_slice));
         self.draft.node_name = node.map(Name);
@@ -203,12 +214,14 @@ impl<'f> Pass<'f> {
 
     /// What the API server refused, as a reason and a sentence.
     pub(super) fn refused(&self) -> Option<(MachineReason, String)> {
-        self.facts.refusal.as_ref().map(refused)
+        let home = &self.facts.platform_namespace;
+        self.facts.refusal.as_ref().map(|refusal| refused(refusal, home))
     }
 
     /// The plan, with the status and the events that it is worth.
     pub(super) fn done(mut self) -> Plan {
         self.news();
+        self.draft.phase_since = Some(self.phase_since());
         self.draft.conditions = self.report.done();
         // the last step takes the object away, and its status with it; a refusal is told by the pass that follows
         let last = self
@@ -220,6 +233,17 @@ impl<'f> Pass<'f> {
             self.plan.report(&self.draft);
         }
         self.plan
+    }
+
+    /// Since when it is in the phase that was decided. The first one, Pending, began with the machine.
+    fn phase_since(&self) -> Time {
+        let created = || self.machine().metadata.creation_timestamp.clone();
+        let since = match self.before() {
+            Some(before) if before.phase == self.draft.phase => before.phase_since.clone(),
+            None if self.draft.phase == Some(MachinePhase::Pending) => created(),
+            _ => None,
+        };
+        since.unwrap_or(Time(self.now))
     }
 
     fn news(&mut self) {
@@ -269,7 +293,7 @@ fn backing(objects: &Objects) -> Vec<Backing> {
     all
 }
 
-fn refused(refusal: &Refusal) -> (MachineReason, String) {
+fn refused(refusal: &Refusal, home: &str) -> (MachineReason, String) {
     let Refusal { of, cause, message } = refusal;
     match cause {
         RefusalCause::NameTaken => (
@@ -278,9 +302,9 @@ fn refused(refusal: &Refusal) -> (MachineReason, String) {
                 "{of} is not this machine's and has the name that it needs; delete or rename that object ({message})"
             ),
         ),
-        RefusalCause::Forbidden if of.kind == Kind::DataVolume => (
+        RefusalCause::Forbidden if of.kind == Kind::DataVolume && clone_right::is_denial(message) => (
             MachineReason::CloneNotPermitted,
-            format!("{of} was refused: {message}; it is tried again by itself once that is mended"),
+            clone_right::denied(home, home, Some(message)),
         ),
         RefusalCause::Forbidden => (
             MachineReason::CreationRefused,
@@ -297,6 +321,7 @@ fn alarming(reason: &str) -> bool {
         R::ClassNotFound,
         R::NamespaceNotAllowed,
         R::PoolNotFound,
+        R::PoolUnfit,
         R::PlatformNotReady,
         R::IdentityExhausted,
         R::NoCardFree,
@@ -312,6 +337,7 @@ fn alarming(reason: &str) -> bool {
         R::ReadinessTimeout,
         R::InstanceFailed,
         R::HookFailed,
+        R::DeviceMissing,
         R::IdentityMismatch,
         R::GuestSilent,
         R::NodeLost,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use dockerios_api::{
     PlatformConfig, PlatformConfigStatus,
     condition::Verdict,
-    config::platform_config::{PermittedGpu, PlatformCondition as Condition, PlatformReason as Reason},
+    config::platform_config::{Launcher, PermittedGpu, PlatformCondition as Condition, PlatformReason as Reason},
 };
 use dockerios_kubevirt::{KubeVirt, Plugin, platform::PermittedHostDevices};
 use jiff::{SignedDuration, Timestamp};
@@ -19,7 +19,7 @@ use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use kube::ResourceExt;
 
 use crate::{
-    Plan, Seen,
+    News, Plan, Seen,
     admit::{LICENCE, SUNSET},
     plan::Refusal,
     report::Report,
@@ -85,12 +85,21 @@ pub fn decide(facts: &Facts, now: Timestamp) -> Plan {
     for kind in [Condition::Ready, Condition::LauncherCapable, Condition::NoForeignPlugin] {
         plan.news.extend(report.news(kind));
     }
+    plan.news.extend(another_mode(&before.launchers, &launchers, &report));
     plan.report(&PlatformConfigStatus {
         observed_generation: platform.metadata.generation,
         launchers,
         conditions: report.done(),
     });
     plan
+}
+
+/// A launcher that gives NVMe disks in another way than the one before, where nothing else is news of it.
+fn another_mode(before: &[Launcher], now: &[Launcher], report: &Report) -> Option<News> {
+    let (before, now) = (before.first()?, now.first()?);
+    let said = report.said(Condition::LauncherCapable)?;
+    let silent = report.news(Condition::LauncherCapable).is_none() && said.status == Verdict::True;
+    (silent && before.nvme != now.nvme).then(|| News::normal(&said.reason, &said.message))
 }
 
 /// The first thing without which no machine can be made. A plugin and CDI's binding are warnings: they may do harm.
