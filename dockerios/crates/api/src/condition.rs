@@ -58,19 +58,99 @@ pub fn holds(conditions: &[Condition], kind: &str) -> bool {
     of(conditions, kind).is_some_and(|c| c.status == Verdict::True)
 }
 
+/// Which verdict of a condition is good news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// It is to hold: False is a fault.
+    True,
+    /// It is not to hold: True is a fault.
+    False,
+    /// It tells a fact: neither is a fault.
+    Either,
+}
+
+/// What is wanted of each condition type of ours, of whichever kind: the one place that says so.
+pub const WANTED: &[(&str, Wanted)] = &[
+    ("Available", Wanted::True),
+    ("BootDiskBuilt", Wanted::True),
+    ("Degraded", Wanted::False),
+    ("DiskCloned", Wanted::True),
+    ("Draining", Wanted::False),
+    ("EndOfLife", Wanted::Either),
+    ("Expiring", Wanted::False),
+    ("GPUsPermitted", Wanted::True),
+    ("GatesEnabled", Wanted::True),
+    ("GuestReady", Wanted::True),
+    ("HonorsWaitForFirstConsumer", Wanted::True),
+    ("IdentityAllocated", Wanted::True),
+    ("InUse", Wanted::Either),
+    ("InstanceRunning", Wanted::True),
+    ("LauncherCapable", Wanted::True),
+    ("NoForeignPlugin", Wanted::True),
+    ("Ready", Wanted::True),
+    ("Replenished", Wanted::True),
+    ("StorageHeadroom", Wanted::True),
+    ("Unique", Wanted::True),
+];
+
+/// What is wanted of the condition type; of one that is not known, that it holds.
+pub fn wanted(kind: &str) -> Wanted {
+    let known = WANTED.iter().find(|(known, _)| *known == kind);
+    known.map_or(Wanted::True, |(_, wanted)| *wanted)
+}
+
+/// Whether a condition tells of a fault, or could not be seen.
+pub fn is_wrong(condition: &Condition) -> bool {
+    match (condition.status, wanted(&condition.kind)) {
+        (Verdict::Unknown, _) | (Verdict::True, Wanted::False) | (Verdict::False, Wanted::True) => true,
+        (Verdict::True | Verdict::False, _) => false,
+    }
+}
+
 /// `text` within [`MESSAGE_LIMIT`], cut between two characters.
 pub fn clip(text: &str) -> String {
+    clip_to(text, MESSAGE_LIMIT)
+}
+
+/// Cuts a text that is longer than so many bytes, and shows that it did: somebody else's words within our own.
+pub fn clip_to(text: &str, most: usize) -> String {
     const ELLIPSIS: &str = "…";
-    if text.len() <= MESSAGE_LIMIT {
+    if text.len() <= most {
         return text.to_owned();
     }
-    let end = text.floor_char_boundary(MESSAGE_LIMIT - ELLIPSIS.len());
+    let end = text.floor_char_boundary(most.saturating_sub(ELLIPSIS.len()));
     [&text[..end], ELLIPSIS].concat()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fault_is_what_is_not_wanted_and_what_was_not_seen() {
+        let wrong = |kind: &str, status: Verdict| {
+            is_wrong(&Condition {
+                kind: kind.to_owned(),
+                status,
+                observed_generation: None,
+                last_transition_time: Time::default(),
+                reason: "R".to_owned(),
+                message: String::new(),
+            })
+        };
+        for (kind, when_true, when_false) in [
+            ("Ready", false, true),
+            ("DiskCloned", false, true),
+            ("Draining", true, false),
+            ("InUse", false, false),
+            ("EndOfLife", false, false),
+            ("Unheard", false, true),
+        ] {
+            assert_eq!(wrong(kind, Verdict::True), when_true, "{kind}");
+            assert_eq!(wrong(kind, Verdict::False), when_false, "{kind}");
+            assert!(wrong(kind, Verdict::Unknown), "{kind}");
+        }
+    }
 
     #[test]
     fn a_message_past_the_limit_is_cut_between_two_characters() {

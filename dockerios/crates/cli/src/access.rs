@@ -2,25 +2,40 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, anyhow, bail};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use anyhow::{Result, bail};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::{ClusterResourceScope, DynamicObject, NamespaceResourceScope};
 use kube::discovery::ApiResource;
 use kube::{Api, Client, Config, Resource};
 use serde::de::DeserializeOwned;
 
+use crate::answer::{CannotBegin, chain, is_unserved, said, words};
+
 /// kubectl's own flags for the same things.
 #[derive(clap::Args, Debug, Default)]
+#[command(next_help_heading = "Options as kubectl's")]
 pub(crate) struct Access {
-    /// The kubeconfig file; by default $KUBECONFIG, then ~/.kube/config
+    /// The kubeconfig file; by default $KUBECONFIG, then ~/.kube/config, then the account of the pod that this runs in
     #[arg(long, global = true, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// The context in it; by default the current one
     #[arg(long, global = true, value_name = "NAME")]
     context: Option<String>,
+    /// The cluster in it; by default that of the context
+    #[arg(long, global = true, value_name = "NAME")]
+    cluster: Option<String>,
+    /// The user in it; by default that of the context
+    #[arg(long, global = true, value_name = "NAME")]
+    user: Option<String>,
     /// The namespace; by default that of the context
     #[arg(short, long, global = true, value_name = "NAME")]
     namespace: Option<String>,
+    /// Act as this user; you need the right to impersonate
+    #[arg(long = "as", global = true, value_name = "USER")]
+    as_user: Option<String>,
+    /// Act as a member of this group; may be given more than once
+    #[arg(long = "as-group", global = true, value_name = "GROUP", requires = "as_user")]
+    as_groups: Vec<String>,
 }
 
 /// A client, and the namespace that is meant when none is named.
@@ -35,17 +50,7 @@ impl Access {
     /// # Errors
     /// When there is no kubeconfig, or it cannot be used; the message says which file and what to do.
     pub(crate) async fn open(&self) -> Result<Cluster> {
-        let read = match &self.kubeconfig {
-            Some(path) => Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {}", path.display())),
-            None => Kubeconfig::read().context("no kubeconfig: set KUBECONFIG, or give --kubeconfig FILE"),
-        }?;
-        let options = KubeConfigOptions {
-            context: self.context.clone(),
-            ..KubeConfigOptions::default()
-        };
-        let mut config = Config::from_custom_kubeconfig(read, &options)
-            .await
-            .context("the kubeconfig is not usable")?;
+        let mut config = self.config().await.map_err(CannotBegin)?;
         // a person waits: the first answer counts
         config.default_retry = false;
         let namespace = self
@@ -53,10 +58,90 @@ impl Access {
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
         if !is_name(&namespace) {
-            bail!("{namespace:?} is no name of a namespace");
+            return Err(CannotBegin(format!("{namespace:?} is no name of a namespace")).into());
         }
-        let client = Client::try_from(config).context("the credentials of the kubeconfig are not usable")?;
+        let client = Client::try_from(config).map_err(|error| {
+            CannotBegin(format!(
+                "the credentials of the kubeconfig are not usable: {}",
+                words(&error)
+            ))
+        })?;
         Ok(Cluster { client, namespace })
+    }
+
+    async fn config(&self) -> Result<Config, String> {
+        let mut read = match &self.kubeconfig {
+            Some(path) => Kubeconfig::read_from(path),
+            None => Kubeconfig::read(),
+        };
+        if self.kubeconfig.is_none() && std::env::var_os("KUBECONFIG").is_none_or(|set| set.is_empty()) {
+            let absent = match &read {
+                Err(KubeconfigError::FindPath) => Some("~/.kube/config".to_owned()),
+                Err(KubeconfigError::ReadConfig(error, path)) if error.kind() == std::io::ErrorKind::NotFound => {
+                    Some(path.display().to_string())
+                }
+                _ => None,
+            };
+            if let Some(path) = absent {
+                // as kubectl does in a pod; its account has no contexts to choose from
+                let Ok(mut config) = Config::incluster() else {
+                    return Err(format!(
+                        "no kubeconfig: KUBECONFIG is not set, and there is no {path}; set KUBECONFIG, or give \
+                         --kubeconfig FILE"
+                    ));
+                };
+                self.impersonate(
+                    &mut config.auth_info.impersonate,
+                    &mut config.auth_info.impersonate_groups,
+                );
+                return Ok(config);
+            }
+        }
+        // impersonation that the file itself asks for is replaced as a whole, as kubectl does
+        if let Ok(read) = &mut read {
+            for user in read.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
+                self.impersonate(&mut user.impersonate, &mut user.impersonate_groups);
+            }
+        }
+        let options = KubeConfigOptions {
+            context: self.context.clone(),
+            cluster: self.cluster.clone(),
+            user: self.user.clone(),
+        };
+        let config = match read {
+            Ok(read) => Config::from_custom_kubeconfig(read, &options).await,
+            Err(error) => Err(error),
+        };
+        config.map_err(|error| unusable(&error))
+    }
+
+    fn impersonate(&self, user: &mut Option<String>, groups: &mut Option<Vec<String>>) {
+        if let Some(named) = &self.as_user {
+            *user = Some(named.clone());
+            *groups = (!self.as_groups.is_empty()).then(|| self.as_groups.clone());
+        }
+    }
+}
+
+/// What is wrong with a kubeconfig, and the way out.
+fn unusable(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::ReadConfig(error, path) => {
+            format!(
+                "kubeconfig {}: {error}; give --kubeconfig FILE, or set KUBECONFIG",
+                path.display()
+            )
+        }
+        KubeconfigError::CurrentContextNotSet => {
+            "the kubeconfig has no current context; kubectl config use-context NAME, or give --context NAME".to_owned()
+        }
+        KubeconfigError::LoadContext(name) => {
+            format!("the kubeconfig has no context {name}; kubectl config get-contexts lists them")
+        }
+        KubeconfigError::LoadClusterOfContext(name) => {
+            format!("the kubeconfig has no cluster {name}; kubectl config get-clusters lists them")
+        }
+        other => format!("the kubeconfig is not usable: {}", chain(other)),
     }
 }
 
@@ -86,6 +171,22 @@ impl Cluster {
     }
 }
 
+/// The object; `None` only when its kind is served and it is not there.
+///
+/// # Errors
+/// When it could not be read.
+pub(crate) async fn get<K>(api: &Api<K>, name: &str) -> kube::Result<Option<K>>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    match api.get(name).await {
+        Ok(object) => Ok(Some(object)),
+        // kube's get_opt takes a kind that is not served for an object that is not there
+        Err(kube::Error::Api(status)) if status.code == 404 && !is_unserved(&status) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The object, or a refusal that says what there is instead.
 ///
 /// # Errors
@@ -94,8 +195,7 @@ pub(crate) async fn found<K>(api: &Api<K>, kind: &str, plural: &str, namespace: 
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
-    let there = api
-        .get_opt(name)
+    let there = get(api, name)
         .await
         .map_err(|error| said(error, &format!("reading {kind} {name}")))?;
     match (there, namespace) {
@@ -106,35 +206,6 @@ where
         ),
         (None, None) => bail!("there is no {kind} {name}; `kubectl get {plural}` lists those that are there"),
     }
-}
-
-/// What the API server or the network said, for the person who asked.
-pub(crate) fn said(error: kube::Error, doing: &str) -> anyhow::Error {
-    match error {
-        kube::Error::Api(_) => anyhow!("{doing}: {}", words(&error)),
-        other => anyhow!("{doing}: {other}; is the cluster of your kubeconfig reachable?"),
-    }
-}
-
-/// The same in short, where what was done is said beside it.
-pub(crate) fn words(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => plain(&status.message),
-        other => other.to_string(),
-    }
-}
-
-/// `text` as a terminal may show it: what others wrote moves no cursor, begins no line and turns no text round.
-pub(crate) fn plain(text: &str) -> String {
-    let shown = |c: char| match c {
-        '\n' | '\r' | '\t' => ' ',
-        '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
-            '\u{fffd}'
-        }
-        c if c.is_control() => '\u{fffd}',
-        c => c,
-    };
-    text.chars().map(shown).collect()
 }
 
 /// Whether Kubernetes could have an object of that name: anything else would mean something in a URL or a selector.
@@ -148,41 +219,9 @@ pub(crate) fn is_name(text: &str) -> bool {
         && bytes.iter().all(|byte| plain(*byte) || b"-.".contains(byte))
 }
 
-/// Ends when somebody ends this program: Ctrl-C, or a signal to terminate or hang up.
-pub(crate) async fn interrupted() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let heard = |kind| async move {
-        match signal(kind) {
-            Ok(mut signal) => drop(signal.recv().await),
-            // what cannot be heard ends the program by itself
-            Err(_) => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        () = heard(SignalKind::interrupt()) => {}
-        () = heard(SignalKind::terminate()) => {}
-        () = heard(SignalKind::hangup()) => {}
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_refusal_is_repeated_and_silence_is_explained() {
-        let refusal = kube::Error::Api(Box::new(kube::core::Status::failure("macs is forbidden", "Forbidden")));
-        assert_eq!(said(refusal, "reading it").to_string(), "reading it: macs is forbidden");
-    }
-
-    #[test]
-    fn what_others_wrote_does_nothing_to_a_terminal() {
-        assert_eq!(
-            plain("a\u{1b}[2J\r\nRun: b\u{202e}c\u{7}"),
-            "a\u{fffd}[2J  Run: b\u{fffd}c\u{fffd}"
-        );
-        assert_eq!(plain("ü 200 GiB"), "ü 200 GiB");
-    }
 
     #[test]
     fn what_means_something_in_a_url_is_no_name() {

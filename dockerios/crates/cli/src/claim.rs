@@ -6,16 +6,18 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use dockerios_api::machine::claim::ClaimPhase;
 use dockerios_api::{MacOSMachine, MacOSMachineClaim};
-use futures::{StreamExt as _, pin_mut};
 use jiff::Timestamp;
 use kube::api::PostParams;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use crate::access::{Access, interrupted, plain, said, words};
-use crate::times::relative;
+use crate::access::{Access, get};
+use crate::answer::{plain, said};
+use crate::follow::{self, Met};
+use crate::interrupt::Interrupt;
+use crate::out;
+use crate::times::{duration, relative};
 
 /// Claim a machine, wait for it, and print where it is
 ///
@@ -60,37 +62,38 @@ impl Claim {
         }
         let cluster = access.open().await?;
         let claims: Api<MacOSMachineClaim> = cluster.here();
+        let mut interrupt = Interrupt::listen();
         let claim = self.object().map_err(|why| anyhow!(why))?;
         let made = claims
             .create(&PostParams::default(), &claim)
             .await
             .map_err(|error| said(error, "claiming a machine"))?;
         let (name, uid) = (made.name_any(), made.uid().unwrap_or_default());
-        eprintln!(
-            "claim {}/{name} made; it stays when you interrupt this",
-            cluster.namespace
-        );
+        let at = &cluster.namespace;
+        out::note(&format!("claim {at}/{name} made; it stays when you interrupt this"));
         let bound = tokio::select! {
-            bound = wait(&claims, &name, &uid) => bound?,
-            () = tokio::time::sleep(timeout) => bail!(
-                "not bound within {}; the claim stays: kubectl dockerios why macclaim/{name} -n {}, or kubectl delete \
-                 macclaim {name} -n {1}",
-                self.timeout, cluster.namespace
-            ),
-            () = interrupted() => {
-                eprintln!("the claim stays: kubectl delete macclaim {name} -n {} ends it", cluster.namespace);
+            met = wait(claims, &name, &uid, timeout) => match met? {
+                Met::Seen(bound) => bound,
+                Met::TooLate(trouble) => bail!(
+                    "not bound within {}{trouble}; the claim stays: kubectl dockerios why macclaim/{name} -n {at}, or \
+                     kubectl delete macclaim {name} -n {at}",
+                    self.timeout
+                ),
+            },
+            () = interrupt.happened() => {
+                out::note(&format!("the claim stays: kubectl delete macclaim {name} -n {at} ends it"));
                 return Ok(ExitCode::from(130));
             }
         };
-        let machine = match cluster.here::<MacOSMachine>().get_opt(bound.machine()).await {
+        let machine = match get(&cluster.here::<MacOSMachine>(), bound.machine()).await {
             Ok(machine) => machine,
             // it is bound all the same; only where it is cannot be told
             Err(error) => {
-                eprintln!("{:#}", said(error, "reading the machine"));
+                out::note(&format!("{:#}", said(error, "reading the machine")));
                 None
             }
         };
-        println!("{}", account(&bound.0, machine.as_ref(), Timestamp::now()));
+        out::line(&account(&bound.0, machine.as_ref(), Timestamp::now()))?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -117,12 +120,6 @@ impl Claim {
     }
 }
 
-/// The platform's own form of a duration, by its one parser.
-fn duration(flag: &str, text: &str) -> Result<Duration> {
-    let span: dockerios_api::Span = text.parse().map_err(|why| anyhow!("{flag} {text:?}: {why}"))?;
-    Ok(Duration::from_secs(span.seconds()))
-}
-
 /// A claim that has a machine.
 struct Bound(MacOSMachineClaim);
 
@@ -135,28 +132,19 @@ impl Bound {
     }
 }
 
-async fn wait(claims: &Api<MacOSMachineClaim>, name: &str, uid: &str) -> Result<Bound> {
+async fn wait(claims: Api<MacOSMachineClaim>, name: &str, uid: &str, patience: Duration) -> Result<Met<Bound>> {
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let changes = watcher(claims.clone(), only).default_backoff();
-    pin_mut!(changes);
     let (mut told, mut listed) = (String::new(), false);
-    while let Some(event) = changes.next().await {
+    let what = format!("claim {name}");
+    follow::until(claims, only, &what, patience, |event| {
         let claim = match event {
-            Ok(Event::Init) => {
+            Event::Init => {
                 listed = false;
-                continue;
+                return Ok(None);
             }
-            Ok(Event::InitDone) if listed => continue,
-            Ok(Event::InitDone | Event::Delete(_)) => bail!("claim {name} is gone: somebody deleted it"),
-            Ok(Event::InitApply(claim) | Event::Apply(claim)) => claim,
-            Err(error) if is_final(&error) => {
-                bail!("claim {name} cannot be watched: {}; the claim stays", because(&error))
-            }
-            // the watch is taken up again by itself
-            Err(error) => {
-                eprintln!("  the watch was cut: {}", because(&error));
-                continue;
-            }
+            Event::InitDone if listed => return Ok(None),
+            Event::InitDone | Event::Delete(_) => bail!("claim {name} is gone: somebody deleted it"),
+            Event::InitApply(claim) | Event::Apply(claim) => claim,
         };
         listed = true;
         if claim.uid().as_deref() != Some(uid) {
@@ -166,38 +154,17 @@ async fn wait(claims: &Api<MacOSMachineClaim>, name: &str, uid: &str) -> Result<
             bail!("claim {name} is being deleted");
         }
         match step(&claim) {
-            Step::Bound => return Ok(Bound(claim)),
+            Step::Bound => return Ok(Some(Bound(claim))),
             Step::Ended(why) => bail!("claim {name} has ended: {why}"),
             Step::Waits(why) if why != told => {
-                eprintln!("  {why}");
+                out::note(&format!("  {why}"));
                 told = why;
             }
             Step::Waits(_) => {}
         }
-    }
-    bail!("the watch ended")
-}
-
-/// Whether trying again would be answered the same: a right is missing, or the kind is not served.
-fn is_final(error: &watcher::Error) -> bool {
-    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
-    let code = match error {
-        InitialListFailed(kube::Error::Api(status))
-        | WatchStartFailed(kube::Error::Api(status))
-        | WatchFailed(kube::Error::Api(status))
-        | WatchError(status) => status.code,
-        _ => return false,
-    };
-    matches!(code, 401 | 403 | 404)
-}
-
-fn because(error: &watcher::Error) -> String {
-    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
-    match error {
-        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => words(error),
-        WatchError(status) => plain(&status.message),
-        other => other.to_string(),
-    }
+        Ok(None)
+    })
+    .await
 }
 
 fn step(claim: &MacOSMachineClaim) -> Step {
@@ -284,12 +251,5 @@ mod tests {
             text,
             "claim     job\nmachine   ci-7\naddress   10.0.0.7\nnode      kvm-1\nexpires   in 2h (14:00:00Z)"
         );
-    }
-
-    #[test]
-    fn a_duration_has_the_platforms_one_form() {
-        assert_eq!(duration("--timeout", "1h30m").unwrap(), Duration::from_secs(5_400));
-        let refused = duration("--timeout", "1d").unwrap_err().to_string();
-        assert!(refused.starts_with("--timeout \"1d\""), "{refused}");
     }
 }

@@ -12,7 +12,9 @@ use kube::{Api, ResourceExt as _};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::access::{Access, found, is_name, said};
+use crate::access::{Access, found, is_name};
+use crate::answer::said;
+use crate::out;
 use crate::table::table;
 
 /// List identities, give a quarantined one out again, or import some that you own
@@ -67,10 +69,12 @@ async fn list(api: &Api<MachineIdentity>, pool: Option<&str>) -> Result<ExitCode
         .collect();
     if mine.is_empty() {
         let of = pool.map(|pool| format!(" of pool {pool}")).unwrap_or_default();
-        println!("there is no identity{of}; `kubectl get idpool` lists the pools");
+        out::line(&format!(
+            "there is no identity{of}; `kubectl get idpool` lists the pools"
+        ))?;
         return Ok(ExitCode::SUCCESS);
     }
-    print!("{}", rows(&mine));
+    out::print(&rows(&mine))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -115,7 +119,9 @@ async fn release(api: &Api<MachineIdentity>, name: &str) -> Result<ExitCode> {
     api.patch(&name, &PatchParams::default(), &Patch::Merge(patch))
         .await
         .map_err(|error| said(error, &format!("releasing {name}")))?;
-    println!("identity {name} will be given out again; the operator takes the annotation off when it is Available");
+    out::line(&format!(
+        "identity {name} will be given out again; the operator takes the annotation off when it is Available"
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -136,10 +142,13 @@ async fn import(api: &Api<MachineIdentity>, file: &PathBuf) -> Result<ExitCode> 
     let mut refused = 0;
     for identity in &identities {
         match api.create(&PostParams::default(), identity).await {
-            Ok(_) => println!("identity {} created", identity.name_any()),
+            Ok(_) => out::line(&format!("identity {} created", identity.name_any()))?,
             Err(error) => {
                 refused += 1;
-                eprintln!("{:#}", said(error, &format!("identity {}", identity.name_any())));
+                out::note(&format!(
+                    "{:#}",
+                    said(error, &format!("identity {}", identity.name_any()))
+                ));
             }
         }
     }

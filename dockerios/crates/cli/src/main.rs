@@ -6,8 +6,11 @@
 //! | Module | Duty |
 //! |---|---|
 //! | [`access`] | the way into the cluster, as kubectl finds it |
+//! | [`answer`], [`out`] | what was answered, in words; how words are printed |
+//! | [`follow`], [`interrupt`] | waiting by a watch that outlives its cuts; being ended by somebody |
 //! | [`target`] | `macs/b-6` and its like |
 //! | [`why`], [`words`] | what an object waits for, as sentences |
+//! | [`room`] | what could be let go where storage is short |
 //! | [`status`] | the platform on one screen |
 //! | [`claim`] | asks for a machine and waits for it |
 //! | [`identities`] | lists, releases and imports identities |
@@ -16,10 +19,15 @@
 //! | [`bench`] | NVMe against SATA on your own storage |
 
 mod access;
+mod answer;
 mod bench;
 mod claim;
 mod doctor;
+mod follow;
 mod identities;
+mod interrupt;
+mod out;
+mod room;
 mod screenshot;
 mod snapshot;
 mod status;
@@ -38,7 +46,7 @@ use clap::{Parser, Subcommand};
 /// Apple's licence does not cover macOS on hardware that is not Apple's: DockerIOS is for learning, and for Intel Macs
 /// while they last. macOS 26 is the last release for Intel.
 #[derive(Parser)]
-#[command(name = "kubectl-dockerios", bin_name = "kubectl dockerios", version)]
+#[command(name = "kubectl-dockerios", bin_name = "kubectl dockerios", version, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -75,18 +83,47 @@ async fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            out::note(&format!("error: {error:#}"));
+            exit_code(&error)
         }
+    }
+}
+
+/// Told by `--help` and docs/plugin.md.
+const EXIT_CODES: &str = "Ends with 0 when it is done; 1 when the cluster refused, the object is not there, or doctor \
+found something missing; 2 when it could not begin or could not see: wrong words, no kubeconfig, nobody answers, nothing \
+may be read; 130 when it was interrupted.";
+
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    if error.is::<interrupt::Interrupted>() {
+        ExitCode::from(130)
+    } else if error.is::<answer::CannotBegin>() {
+        ExitCode::from(2)
+    } else {
+        ExitCode::FAILURE
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use anyhow::Context as _;
     use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn what_went_wrong_decides_the_exit_code_whatever_is_said_around_it() {
+        let code = |error: anyhow::Error| format!("{:?}", exit_code(&error.context("the sata run")));
+        let is = |number: u8| format!("{:?}", ExitCode::from(number));
+        assert_eq!(code(anyhow::anyhow!("refused")), is(1));
+        assert_eq!(code(answer::CannotBegin("nobody answers".to_owned()).into()), is(2));
+        assert_eq!(code(interrupt::Interrupted.into()), is(130));
+        let deeper = Err::<(), _>(interrupt::Interrupted).context("one").unwrap_err();
+        assert_eq!(code(deeper), is(130));
+    }
 
     #[test]
     fn the_command_line_is_well_formed() {
-        super::Cli::command().debug_assert();
+        Cli::command().debug_assert();
     }
 }

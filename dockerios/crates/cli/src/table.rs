@@ -1,4 +1,4 @@
-//! Columns of text, as kubectl sets them.
+//! Columns and lists of names, as kubectl sets them.
 
 /// Rows under a head, each column as wide as its widest cell; nothing when there is no row.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
@@ -24,9 +24,27 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     line(head) + &body.collect::<String>()
 }
 
+/// Names in a line; the first of many, with the count of the rest.
+pub(crate) fn listed(names: impl Iterator<Item = String>) -> String {
+    const SHOWN: usize = 8;
+    let names: Vec<_> = names.collect();
+    match names.len() {
+        0 => "none".to_owned(),
+        count if count > SHOWN => format!("{} and {} more", names[..SHOWN].join(", "), count - SHOWN),
+        _ => names.join(", "),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_list_is_cut_with_its_count() {
+        assert_eq!(listed(std::iter::empty()), "none");
+        let twelve = listed((0..12).map(|n| n.to_string()));
+        assert_eq!(twelve, "0, 1, 2, 3, 4, 5, 6, 7 and 4 more");
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

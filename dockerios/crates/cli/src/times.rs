@@ -1,5 +1,8 @@
 //! Times for people: how long ago and when.
 
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
 use jiff::{SignedDuration, Timestamp};
 
 /// `4m ago (09:31:02Z)`, `in 1h30m (11:05:00Z)`.
@@ -39,9 +42,22 @@ pub(crate) fn short(span: SignedDuration) -> String {
     text
 }
 
+/// The platform's own form of a duration, by its one parser.
+pub(crate) fn duration(flag: &str, text: &str) -> Result<Duration> {
+    let span: dockerios_api::Span = text.parse().map_err(|why| anyhow!("{flag} {text:?}: {why}"))?;
+    Ok(Duration::from_secs(span.seconds()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_duration_has_the_platforms_one_form() {
+        assert_eq!(duration("--timeout", "1h30m").unwrap(), Duration::from_secs(5_400));
+        let refused = duration("--timeout", "1d").unwrap_err().to_string();
+        assert!(refused.starts_with("--timeout \"1d\""), "{refused}");
+    }
 
     #[test]
     fn a_span_is_told_by_its_two_largest_units() {

@@ -3,20 +3,16 @@
 //! Invariant: a way out is never invented here. It is the reason's own documented meaning (the vocabularies of the api,
 //! from which docs/conditions.md is rendered), beside the message that the operator wrote.
 
-use dockerios_api::{Condition, Verdict};
+use dockerios_api::image::macos_image::ImageCondition;
+use dockerios_api::{Condition, Verdict, condition};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
-use crate::access::plain;
+use crate::answer::plain;
 use crate::target::Kind;
 use crate::times::relative;
-
-/// Conditions that are bad news when they hold.
-const BAD_WHEN_TRUE: &[&str] = &["Draining", "Degraded", "Expiring"];
-/// Conditions that are told elsewhere, and always hold.
-const NOT_TOLD: &[&str] = &["Ready", "EndOfLife"];
 
 /// The conditions of an object, as far as they can be read.
 pub(crate) fn conditions(object: &DynamicObject) -> Vec<Condition> {
@@ -55,10 +51,11 @@ pub(crate) fn explain(kind: &Kind, object: &DynamicObject, now: Timestamp) -> St
     lines.extend(
         conditions
             .iter()
-            .filter(|condition| is_told(condition, ready))
+            .filter(|condition| is_told(condition, ready, object))
             .map(|condition| also(kind, condition, now)),
     );
     lines.extend(failure(object, now));
+    lines.extend(shutdown(object));
     if let Some(since) = object.metadata.deletion_timestamp.as_ref() {
         lines.push(format!(
             "It is being deleted since {}; finalizers that it waits for: {}.",
@@ -120,14 +117,13 @@ fn meaning(kind: &Kind, condition: &Condition) -> Option<String> {
     (!condition.message.contains(meaning.trim_end_matches('.'))).then(|| format!("{}: {meaning}", entry.word))
 }
 
-fn is_told(condition: &Condition, ready: &Condition) -> bool {
-    let bad = if BAD_WHEN_TRUE.contains(&&*condition.kind) {
-        Verdict::True
-    } else {
-        Verdict::False
-    };
-    let wrong = condition.status == bad || condition.status == Verdict::Unknown;
-    wrong && !NOT_TOLD.contains(&&*condition.kind) && condition.reason != ready.reason
+fn is_told(condition: &Condition, ready: &Condition, object: &DynamicObject) -> bool {
+    // what only tells a fact is told where it explains something: a deletion that waits
+    let explains = object.metadata.deletion_timestamp.is_some()
+        && condition.status == Verdict::True
+        && condition.kind == ImageCondition::InUse.word();
+    let told_before = condition.kind == ready.kind || condition.reason == ready.reason;
+    explains || (condition::is_wrong(condition) && !told_before)
 }
 
 fn also(kind: &Kind, condition: &Condition, now: Timestamp) -> String {
@@ -162,6 +158,16 @@ fn failure(object: &DynamicObject, now: Timestamp) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// How the guest itself saw its last end.
+fn shutdown(object: &DynamicObject) -> Option<String> {
+    let clean = object.data.pointer("/status/guest/cleanShutdown")?.as_bool()?;
+    Some(if clean {
+        "Its guest shut down cleanly the last time, as it saw it.".to_owned()
+    } else {
+        "Its guest did not shut down cleanly the last time, as it saw it: its file system may need a check.".to_owned()
+    })
 }
 
 fn unseen(called: &str, object: &DynamicObject, now: Timestamp) -> String {
@@ -253,6 +259,54 @@ mod tests {
             answer.ends_with("kubectl dockerios screenshot macs/b-6 -n team-a"),
             "{answer}"
         );
+    }
+
+    #[test]
+    fn an_image_that_nothing_needs_has_no_fault_and_one_in_use_says_so_when_it_is_deleted() {
+        let image = |deleted: bool, status: &str, reason: &str, message: &str| -> DynamicObject {
+            let mut image = json!({
+                "apiVersion": "image.dockerios.io/v1alpha1", "kind": "MacOSImage",
+                "metadata": {"name": "sequoia", "finalizers": ["image.dockerios.io/published"]},
+                "status": {"phase": "Ready", "conditions": [
+                    condition("Ready", "True", "Published", ""), condition("InUse", status, reason, message)]},
+            });
+            if deleted {
+                image["metadata"]["deletionTimestamp"] = json!("2026-03-01T11:58:00Z");
+            }
+            serde_json::from_value(image).unwrap()
+        };
+        let target = Target::read(&["mimg/sequoia".to_owned()]).unwrap();
+        let told = |image| explain(target.kind, &image, NOW.parse().unwrap());
+        let unused = told(image(false, "False", "NotInUse", "nothing needs it"));
+        assert_eq!(
+            unused,
+            "MacOSImage sequoia is Ready and waits for nothing, since 4m ago (11:56:00Z)."
+        );
+        let used = |deleted| told(image(deleted, "True", "NamedByClass", "classes ci name it"));
+        assert!(!used(false).contains("InUse"), "{}", used(false));
+        assert!(
+            used(true).contains("InUse is True since 4m ago (11:56:00Z): classes ci name it (NamedByClass)."),
+            "{}",
+            used(true)
+        );
+        let unseen = told(image(false, "Unknown", "Unreadable", "classes cannot be read"));
+        assert!(unseen.contains("InUse is Unknown"), "{unseen}");
+    }
+
+    #[test]
+    fn how_the_guest_saw_its_last_end_is_told_when_it_said_so() {
+        let of = |guest: Value| {
+            told(&machine(json!({"phase": "Stopped", "guest": guest, "conditions": [
+                condition("Ready", "False", "Stopped", "")]})))
+        };
+        let clean = of(json!({"cleanShutdown": true}));
+        assert!(
+            clean.ends_with("Its guest shut down cleanly the last time, as it saw it."),
+            "{clean}"
+        );
+        let cut = of(json!({"cleanShutdown": false}));
+        assert!(cut.contains("did not shut down cleanly the last time"), "{cut}");
+        assert!(!of(json!({})).contains("shut down"), "it said nothing");
     }
 
     #[test]

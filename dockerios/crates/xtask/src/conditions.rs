@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use dockerios_api::{
     Entry,
+    condition::{Wanted, wanted},
     config::platform_config::{PlatformCondition, PlatformReason},
     identity::{
         machine_identity::{IdentityCondition, IdentityReason},
@@ -78,7 +79,8 @@ const HEAD: &str =
 
 Every kind has the summary condition `Ready`; its reason is the REASON column of `kubectl get`, its message the MESSAGE
 column of `kubectl get -o wide`. A condition that is `Unknown` was not seen, and nothing is decided from it.
-`observedGeneration` says which spec was judged.
+`observedGeneration` says which spec was judged. *Wanted* is the verdict that is good news; where nothing stands, neither
+is a fault.
 
 macOS on hardware that is not Apple's is outside Apple's licence: [licence.md](licence.md).
 ";
@@ -87,25 +89,50 @@ pub(crate) fn page() -> String {
     let mut page = HEAD.to_owned();
     for (kind, what, conditions, reasons) in KINDS {
         let _ = write!(page, "\n## {kind}: {what}\n");
-        for (title, words) in [("Condition", conditions), ("Reason", reasons)] {
-            let _ = write!(page, "\n| {title} | Meaning |\n|---|---|\n");
-            for entry in *words {
-                let _ = writeln!(
-                    page,
-                    "| `{}` | {} |",
-                    entry.word,
-                    entry.meaning.trim().replace('|', "\\|")
-                );
-            }
+        let _ = write!(page, "\n| Condition | Wanted | Meaning |\n|---|---|---|\n");
+        for entry in *conditions {
+            let wanted = match wanted(entry.word) {
+                Wanted::True => "True",
+                Wanted::False => "False",
+                Wanted::Either => "",
+            };
+            let _ = writeln!(page, "| `{}` | {wanted} | {} |", entry.word, cell(entry));
+        }
+        let _ = write!(page, "\n| Reason | Meaning |\n|---|---|\n");
+        for entry in *reasons {
+            let _ = writeln!(page, "| `{}` | {} |", entry.word, cell(entry));
         }
     }
     page
 }
 
+fn cell(entry: &Entry) -> String {
+    entry.meaning.trim().replace('|', "\\|")
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use dockerios_api::condition::WANTED;
+
     use super::*;
     use crate::{root, sources::rust_files};
+
+    #[test]
+    fn what_is_wanted_of_each_condition_is_said_once_and_of_no_other() {
+        let said: Vec<_> = WANTED.iter().map(|(kind, _)| *kind).collect();
+        let documented: BTreeSet<_> = KINDS
+            .iter()
+            .flat_map(|(_, _, conditions, _)| conditions.iter())
+            .map(|entry| entry.word)
+            .collect();
+        assert_eq!(
+            said,
+            documented.into_iter().collect::<Vec<_>>(),
+            "sorted, none left out"
+        );
+    }
 
     #[test]
     fn no_vocabulary_of_the_api_is_left_out() {

@@ -13,7 +13,7 @@ use crate::table::table;
 /// Stands before what is meant for this program.
 const PREFIX: &str = "dockerios-bench:";
 /// Names, and what fio is told.
-const JOBS: &[(&str, &str)] = &[
+pub(super) const JOBS: &[(&str, &str)] = &[
     ("random-read-4k", "--rw=randread --bs=4k --iodepth=32"),
     ("random-write-4k", "--rw=randwrite --bs=4k --iodepth=32"),
     ("sequential-read-1m", "--rw=read --bs=1m --iodepth=8"),
@@ -38,6 +38,12 @@ impl Figure {
 
 /// By the job's name.
 pub(super) type Figures = BTreeMap<String, Figure>;
+
+/// The measurements that are not there.
+pub(super) fn missing(figures: &Figures) -> Vec<&'static str> {
+    let names = JOBS.iter().map(|(name, _)| *name);
+    names.filter(|name| !figures.contains_key(*name)).collect()
+}
 
 /// A line that is meant for this program.
 #[derive(Debug, PartialEq)]
@@ -98,7 +104,9 @@ runcmd:
     - -c
     - |
       say() {{ echo "{PREFIX} $*" > /dev/ttyS0; }}
-      fail() {{ say failed "$*"; poweroff; exit 1; }}
+      fail() {{ say failed "$(echo "$*" | tr '\n' ' ')"; poweroff; exit 1; }}
+      # nothing of the kernel's in the middle of a figure
+      dmesg -n 1
       command -v fio >/dev/null || (apt-get update && apt-get install -y fio || dnf install -y fio) >/dev/null 2>&1
       command -v fio >/dev/null || fail "the image has no fio, and it could not be installed"
       disk=$(lsblk -dnpo NAME,SERIAL | awk '$2 == "{serial}" {{print $1}}')
@@ -107,7 +115,7 @@ runcmd:
         name=$1; shift
         out=$(fio --name="$name" --filename="$disk" --direct=1 --ioengine=libaio --runtime={seconds} --time_based \
           --output-format=terse --terse-version=3 "$@" 2>&1) || fail "$name: $out"
-        say "$(echo "$out" | grep '^3;')"
+        say "$(echo "$out" | grep '^3;' || echo "failed $name: $(echo "$out" | tr '\n' ' ')")"
       }}
 {jobs}      say done
       poweroff
@@ -166,6 +174,28 @@ mod tests {
         };
         assert_eq!(writes, Some(Line::Figure("synced-write-4k".to_owned(), figure)));
         assert_eq!(figure.words(), "512 IOPS, 2.0 MiB/s");
+    }
+
+    /// What fio 3.33 (Debian) printed for the five jobs of [`user_data`], and its own JSON of the very same runs.
+    const RUN: &str = include_str!("fio-3.33.txt");
+    const JSON: &str = include_str!("fio-3.33.json");
+
+    #[test]
+    fn what_fio_itself_prints_is_read_as_its_json_has_it() {
+        let json: serde_json::Value = serde_json::from_str(JSON).unwrap();
+        let mut names = Vec::new();
+        for line in RUN.lines() {
+            let Some(Line::Figure(name, figure)) = read(&format!("{PREFIX} {line}")).unwrap() else {
+                panic!("no figure: {line}");
+            };
+            let way = if name.contains("read") { "read" } else { "write" };
+            let of = |field: &str| json[&name][way][field].as_f64().unwrap();
+            // terse prints whole numbers
+            assert!((figure.iops - of("iops")).abs() <= 1.0, "{name}: {figure:?}");
+            assert!((figure.bandwidth - of("bw")).abs() <= 1.0, "{name}: {figure:?}");
+            names.push(name);
+        }
+        assert_eq!(names, JOBS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
     }
 
     #[test]

@@ -5,9 +5,12 @@
 //! guest ─▶ lines on its serial console ─▶ the launcher pod's guest-console-log ─▶ ratios
 //! ```
 //!
-//! Not yet run on real nodes. What is made carries one label and is removed at the end, by Ctrl-C too.
+//! Invariant: what is made is removed at the end, whichever end that is; what could not be removed is named. Not yet
+//! run on real nodes.
 
+mod console;
 mod fio;
+mod objects;
 mod render;
 
 use std::process::ExitCode;
@@ -15,32 +18,29 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use dockerios_api::config::platform_config::Nvme;
-use dockerios_api::{PlatformConfig, names};
-use dockerios_kubevirt::{DataVolume, VirtualMachine};
-use futures::{AsyncBufReadExt as _, TryStreamExt as _, pin_mut};
+use dockerios_api::{PinnedImage, PlatformConfig, names};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::api::{DeleteParams, ListParams, LogParams, PostParams};
-use kube::discovery::ApiResource;
-use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Api, ResourceExt as _};
+use k8s_openapi::api::storage::v1::StorageClass;
 
-use crate::access::{Access, Cluster, interrupted, plain, said};
-use fio::{Figures, Line};
+use crate::access::{Access, Cluster, get};
+use crate::answer::said;
+use crate::interrupt::{Interrupt, Interrupted};
+use crate::out;
+use crate::times::duration;
+use fio::Figures;
 use render::{Bus, Run};
 
 /// Measure NVMe against SATA on a storage class, in a Linux guest
 ///
 /// Two virtual machines one after the other, each with a blank disk of the class: once as SATA, once made NVMe by the
-/// domain hook. About five minutes. The image is a containerDisk of a Linux cloud image with fio, or with a network to
-/// install it from.
+/// domain hook. About five minutes. What it made is removed at the end, by Ctrl-C too.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Bench {
     /// The storage class to measure
     #[arg(long, value_name = "NAME")]
     storage_class: String,
-    /// A containerDisk with a Linux cloud image
-    #[arg(long, value_name = "IMAGE")]
+    /// A containerDisk of a Linux cloud image with fio, or with a network to install it from; pinned by its digest
+    #[arg(long, value_name = "IMAGE@sha256:…")]
     image: String,
     /// Size of the blank disks
     #[arg(long, default_value = "20Gi")]
@@ -55,63 +55,91 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) async fn run(&self, access: &Access) -> Result<ExitCode> {
-        let span: dockerios_api::Span = self
-            .timeout
-            .parse()
-            .map_err(|why| anyhow!("--timeout {:?}: {why}", self.timeout))?;
+        let patience = duration("--timeout", &self.timeout)?;
+        pinned(&self.image)?;
         let cluster = access.open().await?;
-        let platform = cluster
-            .all::<PlatformConfig>()
-            .get_opt(names::PLATFORM)
+        let platform = get(&cluster.all::<PlatformConfig>(), names::PLATFORM)
             .await
             .map_err(|error| said(error, "reading the PlatformConfig"))?
             .context("there is no PlatformConfig default: the domain hook's image stands in it")?;
         let (hook, mode) = hook(&platform)?;
-        let mut measured = Vec::new();
+        self.storage(&cluster).await?;
+        // heard from before anything is made
+        let mut interrupt = Interrupt::listen();
         // nobody else's run is met, or removed
         let id = format!("{:06x}", Timestamp::now().subsec_nanosecond() & 0xff_ffff);
-        for bus in [Bus::Sata, Bus::Nvme(mode)] {
-            let run = Run {
-                bus,
-                id: id.clone(),
-                namespace: cluster.namespace.clone(),
-                storage_class: self.storage_class.clone(),
-                image: self.image.clone(),
-                size: self.size.clone(),
-                seconds: self.seconds,
-                hook: hook.clone(),
-            };
-            eprintln!(
-                "{}: a blank disk of {} on {}, fio for {} s",
-                bus.word(),
-                self.size,
-                self.storage_class,
-                self.seconds * 5
-            );
-            // made first: what bears the run's name from here on is this run's
-            cluster
-                .here::<ConfigMap>()
-                .create(&PostParams::default(), &run.key()?)
-                .await
-                .map_err(|error| said(error, "making the ConfigMap"))?;
-            let figures = tokio::select! {
-                figures = measure(&cluster, &run) => figures,
-                () = tokio::time::sleep(Duration::from_secs(span.seconds())) => Err(anyhow!(
-                    "{}: no last figure within {}; kubectl get vm,vmi,dv -n {} -l {}",
-                    bus.word(), self.timeout, cluster.namespace, render::LABEL
-                )),
-                () = interrupted() => Err(anyhow!("interrupted")),
-            };
-            remove(&cluster, &run).await;
-            measured.push(figures.with_context(|| bus.word().to_owned())?);
-        }
-        let [sata, nvme] = &measured[..] else {
-            bail!("two measurements were expected, {} were made", measured.len());
+        let run = |bus| Run {
+            bus,
+            id: id.clone(),
+            namespace: cluster.namespace.clone(),
+            storage_class: self.storage_class.clone(),
+            image: self.image.clone(),
+            size: self.size.clone(),
+            seconds: self.seconds,
+            hook: hook.clone(),
         };
-        print!("{}", fio::comparison(sata, nvme));
-        println!("ratios of one run on one storage class; run it again before you decide");
+        let sata = self.one(&cluster, &run(Bus::Sata), patience, &mut interrupt).await?;
+        let nvme = self
+            .one(&cluster, &run(Bus::Nvme(mode)), patience, &mut interrupt)
+            .await?;
+        out::print(&fio::comparison(&sata, &nvme))?;
+        out::line("ratios of one run on one storage class; run it again before you decide")?;
         Ok(ExitCode::SUCCESS)
     }
+
+    /// One of the two runs, from nothing to nothing.
+    async fn one(
+        &self,
+        cluster: &Cluster,
+        run: &Run,
+        patience: Duration,
+        interrupt: &mut Interrupt,
+    ) -> Result<Figures> {
+        let bus = run.bus.word();
+        out::note(&format!(
+            "{bus}: a blank disk of {} on {}, fio for {} s",
+            self.size,
+            self.storage_class,
+            self.seconds * fio::JOBS.len() as u32
+        ));
+        let measured = match objects::make(cluster, run, interrupt).await {
+            Err(error) => Err(error),
+            Ok(()) => tokio::select! {
+                figures = console::figures(cluster, run, patience) => figures,
+                () = interrupt.happened() => Err(Interrupted.into()),
+            },
+        };
+        objects::remove(cluster, run, interrupt).await;
+        measured.with_context(|| format!("the {bus} run"))
+    }
+
+    /// Told before a VM waits for a disk that nobody will ever make. Who may not look is not held up.
+    async fn storage(&self, cluster: &Cluster) -> Result<()> {
+        let there = get(&cluster.all::<StorageClass>(), &self.storage_class).await;
+        match there {
+            Ok(None) => bail!(
+                "there is no StorageClass {}; `kubectl get storageclass` lists those that are there",
+                self.storage_class
+            ),
+            Ok(Some(_)) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 403 => Ok(()),
+            Err(error) => Err(said(error, "reading the storage class")),
+        }
+    }
+}
+
+/// Two runs are compared only when they ran the same bytes; a tag may move in between.
+fn pinned(image: &str) -> Result<()> {
+    let pinned = PinnedImage(image.to_owned());
+    let digits = pinned.digest().strip_prefix("sha256:").unwrap_or_default();
+    let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if digits.len() == 64 && digits.bytes().all(hex) && !image.starts_with('@') {
+        return Ok(());
+    }
+    Err(anyhow!(
+        "--image {image:?} is not pinned by digest: write IMAGE@sha256:<64 hex digits>; a tag can move between two runs \
+         (skopeo inspect --format '{{{{.Digest}}}}' docker://IMAGE prints it)"
+    ))
 }
 
 /// The hook's image and the mode that the present launcher needs.
@@ -128,99 +156,53 @@ fn hook(platform: &PlatformConfig) -> Result<(String, Nvme)> {
     }
 }
 
-async fn measure(cluster: &Cluster, run: &Run) -> Result<Figures> {
-    let post = PostParams::default();
-    let here = Some(&*cluster.namespace);
-    cluster
-        .untyped(here, &ApiResource::erase::<DataVolume>(&()))
-        .create(&post, &run.disk()?)
-        .await
-        .map_err(|error| said(error, "making the disk"))?;
-    cluster
-        .untyped(here, &ApiResource::erase::<VirtualMachine>(&()))
-        .create(&post, &run.machine()?)
-        .await
-        .map_err(|error| said(error, "making the VM"))?;
-    let pod = launcher(cluster, run).await?;
-    let follow = LogParams {
-        container: Some(render::CONSOLE_CONTAINER.to_owned()),
-        follow: true,
-        ..LogParams::default()
-    };
-    let pods: Api<Pod> = cluster.here();
-    let log = pods
-        .log_stream(&pod, &follow)
-        .await
-        .map_err(|error| said(error, "following the guest's console"))?;
-    let mut lines = log.lines();
-    let mut figures = Figures::default();
-    while let Some(line) = lines.try_next().await? {
-        match fio::read(&line).with_context(|| format!("the guest's console said {line:?}"))? {
-            Some(Line::Figure(name, figure)) => {
-                eprintln!("  {name}: {}", figure.words());
-                figures.insert(name, figure);
-            }
-            Some(Line::Failed(why)) => bail!("the guest: {}", plain(&why)),
-            Some(Line::Done) => return Ok(figures),
-            None => {}
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_image_that_may_move_is_refused_with_the_way_to_pin_it() {
+        let digest = "a".repeat(64);
+        assert!(pinned(&format!("quay.io/containerdisks/fedora:42@sha256:{digest}")).is_ok());
+        for image in [
+            "quay.io/containerdisks/fedora:42".to_owned(),
+            format!("fedora@sha256:{}", &digest[1..]),
+            format!("fedora@sha256:{}", digest.to_uppercase()),
+            format!("@sha256:{digest}"),
+            String::new(),
+        ] {
+            let refused = pinned(&image).unwrap_err().to_string();
+            assert!(refused.contains("is not pinned by digest"), "{refused}");
+            assert!(
+                refused.ends_with("--format '{{.Digest}}' docker://IMAGE prints it)"),
+                "{refused}"
+            );
         }
     }
-    bail!("the guest's console ended before its last figure")
-}
 
-/// The launcher pod, once the console's container runs.
-async fn launcher(cluster: &Cluster, run: &Run) -> Result<String> {
-    let only = watcher::Config::default().labels(&format!("vm.kubevirt.io/name={}", run.name()));
-    let changes = watcher(cluster.here::<Pod>(), only).default_backoff().touched_objects();
-    pin_mut!(changes);
-    while let Some(pod) = changes.try_next().await? {
-        let statuses = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.container_statuses.as_ref());
-        let runs = statuses.into_iter().flatten().any(|container| {
-            let state = container.state.as_ref();
-            container.name == render::CONSOLE_CONTAINER && state.is_some_and(|state| state.running.is_some())
-        });
-        if runs {
-            return Ok(pod.name_any());
-        }
-    }
-    bail!("the watch of the launcher pod ended")
-}
-
-/// Removes what a run made; what cannot be removed is named.
-async fn remove(cluster: &Cluster, run: &Run) {
-    let labels = ListParams::default().labels(&format!("{}={}", render::LABEL, run.name()));
-    let background = DeleteParams::background();
-    let failed = [
-        cluster
-            .here::<VirtualMachine>()
-            .delete_collection(&background, &labels)
-            .await
-            .err(),
-        cluster
-            .here::<DataVolume>()
-            .delete_collection(&background, &labels)
-            .await
-            .err(),
-        cluster
-            .here::<ConfigMap>()
-            .delete_collection(&background, &labels)
-            .await
-            .err(),
-    ];
-    for error in failed.into_iter().flatten() {
-        eprintln!(
-            "{:#}",
-            said(
-                error,
-                &format!(
-                    "removing what {} made (kubectl delete vm,dv,cm -l {}={0})",
-                    run.name(),
-                    render::LABEL
-                )
-            )
+    #[test]
+    fn the_mode_is_the_launchers_and_without_nvme_there_is_nothing_to_compare() {
+        let platform = |nvme: Option<&str>| -> PlatformConfig {
+            let launchers = nvme.map(|nvme| {
+                json!([{"digest": "sha256:1", "image": "x", "nvme": nvme, "smc": true,
+                "nicModels": [], "probedAt": "2026-03-01T12:00:00Z"}])
+            });
+            serde_json::from_value(json!({
+                "apiVersion": "config.dockerios.io/v1alpha1", "kind": "PlatformConfig", "metadata": {"name": "default"},
+                "spec": {"domainHook": {"image": "hook@sha256:1"}},
+                "status": {"launchers": launchers.unwrap_or(json!([]))},
+            }))
+            .unwrap()
+        };
+        assert_eq!(hook(&platform(Some("Override"))).unwrap().1, Nvme::Override);
+        let missing = hook(&platform(Some("Missing"))).unwrap_err().to_string();
+        assert!(
+            missing.contains("has no nvme device") && missing.contains("docs/launcher.md"),
+            "{missing}"
         );
+        let unprobed = hook(&platform(None)).unwrap_err().to_string();
+        assert!(unprobed.starts_with("no launcher was probed yet"), "{unprobed}");
     }
 }

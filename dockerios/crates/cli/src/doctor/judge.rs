@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use dockerios_api::config::platform_config::PermittedGpu;
+use dockerios_api::condition::{self, Wanted};
+use dockerios_api::config::platform_config::{PermittedGpu, PlatformCondition};
 use dockerios_api::machine::class::Hugepages;
 use dockerios_api::{MacOSImage, MacOSMachineClass, PlatformConfig};
 use dockerios_core::admit::{
@@ -19,20 +20,25 @@ use kube::ResourceExt as _;
 
 /// Label that KubeVirt's node labeller sets on a node whose CPU has AVX2.
 const AVX2: &str = "cpu-feature.node.kubevirt.io/avx2";
-/// Label that virt-handler sets on a node whose kubelet runs the static CPU manager.
-const CPU_MANAGER: &str = "cpumanager";
+/// Labels that virt-handler sets on a node whose kubelet runs the static CPU manager: its present one, and the one that
+/// KubeVirt's older releases select by.
+const CPU_MANAGER: [&str; 2] = ["kubevirt.io/cpumanager", "cpumanager"];
+/// Label by which KubeVirt keeps machines off a node whose virt-handler does not answer.
+const SCHEDULABLE: &str = "kubevirt.io/schedulable";
 
 /// What was read; a reason instead of what could not be.
 #[derive(Debug)]
 pub(crate) struct Facts {
+    /// Whether the cluster serves DockerIOS's kinds.
+    pub(crate) installed: bool,
     pub(crate) nodes: Result<Vec<Node>, String>,
     pub(crate) platform: Result<Option<PlatformConfig>, String>,
     pub(crate) kubevirts: Result<Vec<KubeVirt>, String>,
     pub(crate) classes: Result<Vec<MacOSMachineClass>, String>,
     pub(crate) images: Result<Vec<MacOSImage>, String>,
     pub(crate) storage: Result<Vec<StorageClass>, String>,
-    /// Per node: whether KVM ignores unknown MSRs. Empty when nobody asked.
-    pub(crate) msrs: BTreeMap<String, Result<bool, String>>,
+    /// Per node: whether KVM ignores unknown MSRs. `None` when nobody asked.
+    pub(crate) msrs: Option<Result<BTreeMap<String, Result<bool, String>>, String>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +95,8 @@ impl Finding {
 
 /// Everything, in the order in which it is put right.
 pub(crate) fn judge(facts: &Facts) -> Vec<Finding> {
-    let mut findings = platform(facts);
+    let mut findings = vec![kubevirt(facts)];
+    findings.extend(platform(facts));
     findings.extend(nodes(facts));
     findings.extend(msrs(facts));
     findings.extend(gpus(facts));
@@ -97,9 +104,30 @@ pub(crate) fn judge(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
+/// KubeVirt itself: without it nothing else can be good, and what cannot be read of it is not good either.
+fn kubevirt(facts: &Facts) -> Finding {
+    const CHECK: &str = "kubevirt";
+    match facts.kubevirts.as_deref() {
+        Ok([one, ..]) => {
+            let place = one.namespace().unwrap_or_default();
+            Finding::ok(CHECK, format!("KubeVirt is installed ({place}/{})", one.name_any()))
+        }
+        Ok([]) => Finding::fail(
+            CHECK,
+            "there is no KubeVirt object: KubeVirt is not installed",
+            "install KubeVirt; see docs/host-preparation.md for what it needs",
+        ),
+        Err(why) => Finding::unknown(CHECK, format!("the KubeVirt object: {why}")),
+    }
+}
+
 /// The operator's own judgement, condition by condition: gates, launcher, plugins, CDI.
 fn platform(facts: &Facts) -> Vec<Finding> {
     const CHECK: &str = "platform";
+    if !facts.installed {
+        let message = "the cluster does not serve DockerIOS's kinds";
+        return vec![Finding::fail(CHECK, message, "kubectl apply -f deploy/crds")];
+    }
     let platform = match &facts.platform {
         Ok(Some(platform)) => platform,
         Ok(None) => {
@@ -121,11 +149,12 @@ fn platform(facts: &Facts) -> Vec<Finding> {
         let message = format!("{} ({}): {}", condition.kind, condition.reason, condition.message);
         match condition.status {
             // reckoned in the rest
-            _ if condition.kind == "Ready" => None,
-            _ if condition.kind == "EndOfLife" => Some(Finding::warn(CHECK, message, "")),
-            dockerios_api::Verdict::True => Some(Finding::ok(CHECK, message)),
-            dockerios_api::Verdict::False => Some(Finding::fail(CHECK, message, "")),
+            _ if condition.kind == PlatformCondition::Ready.word() => None,
             dockerios_api::Verdict::Unknown => Some(Finding::unknown(CHECK, message)),
+            _ if condition::is_wrong(condition) => Some(Finding::fail(CHECK, message, "")),
+            // a fact that is to be known
+            _ if condition::wanted(&condition.kind) == Wanted::Either => Some(Finding::warn(CHECK, message, "")),
+            _ => Some(Finding::ok(CHECK, message)),
         }
     };
     conditions.iter().filter_map(judged).collect()
@@ -144,8 +173,57 @@ pub(super) fn offers(node: &Node, resource: &str) -> bool {
     found.is_some_and(|quantity| !matches!(quantity.0.trim(), "" | "0"))
 }
 
-fn named<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<String> {
-    nodes.map(|node| node.name_any()).collect()
+/// Why a node that is there takes no machine; `None` when it does.
+pub(super) fn away(node: &Node) -> Option<&'static str> {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let ready = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition.type_ == "Ready");
+    if ready.is_none_or(|ready| ready.status != "True") {
+        return Some("not Ready");
+    }
+    if node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true) {
+        return Some("cordoned");
+    }
+    let kept_off = node.labels().get(SCHEDULABLE).is_some_and(|value| value == "false");
+    kept_off.then_some("its virt-handler does not answer")
+}
+
+/// Nodes that have what is asked for: those that take machines, and those that do not, with the reason.
+struct Able {
+    names: Vec<String>,
+    away: Vec<String>,
+}
+
+impl Able {
+    fn of<'a>(nodes: impl Iterator<Item = &'a Node>) -> Self {
+        let mut able = Able {
+            names: Vec::new(),
+            away: Vec::new(),
+        };
+        for node in nodes {
+            match away(node) {
+                None => able.names.push(node.name_any()),
+                Some(why) => able.away.push(format!("{} ({why})", node.name_any())),
+            }
+        }
+        able
+    }
+
+    /// `a, b; not counted: c (cordoned)`.
+    fn words(&self) -> String {
+        let names = if self.names.is_empty() {
+            "none".to_owned()
+        } else {
+            self.names.join(", ")
+        };
+        if self.away.is_empty() {
+            names
+        } else {
+            format!("{names}; not counted: {}", self.away.join(", "))
+        }
+    }
 }
 
 fn nodes(facts: &Facts) -> Vec<Finding> {
@@ -154,19 +232,23 @@ fn nodes(facts: &Facts) -> Vec<Finding> {
         Err(why) => return vec![Finding::unknown("nodes", format!("nodes: {why}"))],
     };
     let kvm: Vec<&Node> = all.iter().filter(|node| offers(node, KVM)).collect();
-    if kvm.is_empty() {
-        let message = format!(
-            "none of {} nodes offers {KVM}: no machine can ever be scheduled",
-            all.len()
-        );
-        let way_out = "nodes need /dev/kvm and a running virt-handler; see docs/host-preparation.md";
-        return vec![Finding::fail("kvm", message, way_out)];
-    }
-    let names = named(kvm.iter().copied());
-    let mut findings = vec![Finding::ok(
-        "kvm",
-        format!("{} of {} nodes offer KVM: {}", kvm.len(), all.len(), names.join(", ")),
-    )];
+    let able = Able::of(kvm.iter().copied());
+    let what = format!("nodes that offer {KVM} and take machines, of {}", all.len());
+    let mut findings = match (kvm.is_empty(), able.names.is_empty()) {
+        (true, _) => {
+            let message = format!(
+                "none of {} nodes offers {KVM}: no machine can ever be scheduled",
+                all.len()
+            );
+            let way_out = "nodes need /dev/kvm and a running virt-handler; see docs/host-preparation.md";
+            return vec![Finding::fail("kvm", message, way_out)];
+        }
+        (false, true) => {
+            let way_out = "kubectl uncordon NODE, kubectl describe node NODE";
+            vec![Finding::fail("kvm", format!("{what}: {}", able.words()), way_out)]
+        }
+        (false, false) => vec![Finding::ok("kvm", format!("{what}: {}", able.words()))],
+    };
     let (classes, images) = match (&facts.classes, &facts.images) {
         (Ok(classes), Ok(images)) => (classes, images),
         (Err(why), _) | (_, Err(why)) => {
@@ -176,7 +258,8 @@ fn nodes(facts: &Facts) -> Vec<Finding> {
     };
     findings.push(avx2(&kvm, images));
     findings.extend(wanted(classes, |class| class.spec.cpu.dedicated).map(|wanting| {
-        let able = named(kvm.iter().copied().filter(|node| label(node, CPU_MANAGER)));
+        let pins = |node: &&Node| CPU_MANAGER.iter().any(|key| label(node, key));
+        let able = Able::of(kvm.iter().copied().filter(pins));
         either(
             "cpu-manager",
             &able,
@@ -188,7 +271,7 @@ fn nodes(facts: &Facts) -> Vec<Finding> {
         let resource = format!("hugepages-{}", size.text());
         findings.extend(
             wanted(classes, |class| class.spec.memory.hugepages == Some(size)).map(|wanting| {
-                let able = named(kvm.iter().copied().filter(|node| offers(node, &resource)));
+                let able = Able::of(kvm.iter().copied().filter(|node| offers(node, &resource)));
                 either(
                     "hugepages",
                     &able,
@@ -211,11 +294,12 @@ fn wanted(classes: &[MacOSMachineClass], wants: impl Fn(&MacOSMachineClass) -> b
     (!names.is_empty()).then(|| names.join(", "))
 }
 
-fn either(check: &'static str, able: &[String], what: &str, way_out: &str) -> Finding {
-    if able.is_empty() {
-        Finding::fail(check, format!("{what}: none"), way_out)
+fn either(check: &'static str, able: &Able, what: &str, way_out: &str) -> Finding {
+    let message = format!("{what}: {}", able.words());
+    if able.names.is_empty() {
+        Finding::fail(check, message, way_out)
     } else {
-        Finding::ok(check, format!("{what}: {}", able.join(", ")))
+        Finding::ok(check, message)
     }
 }
 
@@ -228,15 +312,18 @@ fn avx2(kvm: &[&Node], images: &[MacOSImage]) -> Finding {
         })
         .map(|image| image.name_any())
         .collect();
-    let able = named(kvm.iter().copied().filter(|node| label(node, AVX2)));
-    let what = "nodes whose CPU has AVX2 (by KubeVirt's node labeller)";
-    match (modern.is_empty(), able.is_empty()) {
-        (_, false) => Finding::ok("avx2", format!("{what}: {}", able.join(", "))),
-        (true, true) => Finding::warn("avx2", format!("{what}: none; macOS 13 and newer need it"), ""),
+    let able = Able::of(kvm.iter().copied().filter(|node| label(node, AVX2)));
+    let what = format!(
+        "nodes whose CPU has AVX2 (by KubeVirt's node labeller): {}",
+        able.words()
+    );
+    match (modern.is_empty(), able.names.is_empty()) {
+        (_, false) => Finding::ok("avx2", what),
+        (true, true) => Finding::warn("avx2", format!("{what}; macOS 13 and newer need it"), ""),
         (false, true) => Finding::fail(
             "avx2",
             format!(
-                "{what}: none; images {} are of macOS 13 or newer and need it",
+                "{what}; images {} are of macOS 13 or newer and need it",
                 modern.join(", ")
             ),
             "use hosts since Haswell or Zen, and see that KubeVirt's node labeller runs",
@@ -245,24 +332,29 @@ fn avx2(kvm: &[&Node], images: &[MacOSImage]) -> Finding {
 }
 
 fn msrs(facts: &Facts) -> Vec<Finding> {
-    if facts.msrs.is_empty() {
-        let way_out = "kubectl dockerios doctor --probe-nodes asks them";
-        return vec![Finding::warn(
-            "ignore_msrs",
-            "not asked: the API does not show kvm.ignore_msrs of the hosts",
-            way_out,
-        )];
-    }
+    const CHECK: &str = "ignore_msrs";
+    let asked = match &facts.msrs {
+        None => {
+            let message = "not asked: the API does not show kvm.ignore_msrs of the hosts";
+            return vec![Finding::warn(
+                CHECK,
+                message,
+                "kubectl dockerios doctor --probe-nodes asks them",
+            )];
+        }
+        Some(Err(why)) => return vec![Finding::unknown(CHECK, format!("no node was asked: {why}"))],
+        Some(Ok(asked)) => asked,
+    };
     let one = |(node, found): (&String, &Result<bool, String>)| match found {
-        Ok(true) => Finding::ok("ignore_msrs", format!("{node} ignores unknown MSRs")),
+        Ok(true) => Finding::ok(CHECK, format!("{node} ignores unknown MSRs")),
         Ok(false) => Finding::fail(
-            "ignore_msrs",
+            CHECK,
             format!("{node} does not ignore unknown MSRs: macOS panics there"),
             "options kvm ignore_msrs=1 in /etc/modprobe.d/kvm.conf of the host",
         ),
-        Err(why) => Finding::unknown("ignore_msrs", format!("{node}: {why}")),
+        Err(why) => Finding::unknown(CHECK, format!("{node}: {why}")),
     };
-    facts.msrs.iter().map(one).collect()
+    asked.iter().map(one).collect()
 }
 
 /// PlatformConfig's cards against KubeVirt's list and the nodes' resources.
@@ -298,7 +390,7 @@ fn gpus(facts: &Facts) -> Vec<Finding> {
                 way_out,
             );
         }
-        let able = named(nodes.iter().filter(|node| offers(node, device)));
+        let able = Able::of(nodes.iter().filter(|node| offers(node, device)));
         let way_out = "bind the card to vfio-pci on its host; see docs/host-preparation.md";
         either(CHECK, &able, &format!("nodes that offer {device}"), way_out)
     };

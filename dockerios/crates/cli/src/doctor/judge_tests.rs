@@ -8,7 +8,10 @@ fn of<T: DeserializeOwned>(value: Value) -> T {
 }
 
 fn node(name: &str, labels: Value, allocatable: Value) -> Node {
-    of(json!({"metadata": {"name": name, "labels": labels}, "status": {"allocatable": allocatable}}))
+    of(
+        json!({"metadata": {"name": name, "labels": labels}, "status": {"allocatable": allocatable,
+        "conditions": [{"type": "Ready", "status": "True"}]}}),
+    )
 }
 
 fn class(extra: Value) -> MacOSMachineClass {
@@ -30,7 +33,12 @@ fn class(extra: Value) -> MacOSMachineClass {
 fn facts() -> Facts {
     let able = json!({KVM: "1k", "hugepages-1Gi": "16Gi", "amd.com/polaris": "1", "amd.com/polaris-audio": "1"});
     Facts {
-        nodes: Ok(vec![node("kvm-1", json!({AVX2: "true", CPU_MANAGER: "true"}), able)]),
+        installed: true,
+        nodes: Ok(vec![node(
+            "kvm-1",
+            json!({AVX2: "true", "kubevirt.io/cpumanager": "true"}),
+            able,
+        )]),
         platform: Ok(Some(of(json!({
             "apiVersion": "config.dockerios.io/v1alpha1", "kind": "PlatformConfig", "metadata": {"name": "default"},
             "spec": {"permittedGPUs": [{"deviceName": "amd.com/polaris", "audioDeviceName": "amd.com/polaris-audio"}]},
@@ -52,8 +60,12 @@ fn facts() -> Facts {
         storage: Ok(vec![of(
             json!({"metadata": {"name": "rbd"}, "provisioner": "rook.rbd.csi.ceph.com"}),
         )]),
-        msrs: BTreeMap::from([("kvm-1".to_owned(), Ok(true))]),
+        msrs: asked(Ok(true)),
     }
+}
+
+fn asked(answer: Result<bool, String>) -> Option<Result<BTreeMap<String, Result<bool, String>>, String>> {
+    Some(Ok(BTreeMap::from([("kvm-1".to_owned(), answer)])))
 }
 
 /// The findings that are not good.
@@ -89,9 +101,9 @@ fn each_thing_that_nodes_lack_is_found_alone() {
         facts.nodes = Ok(vec![node("kvm-1", labels, able)]);
         facts
     };
-    let both = json!({AVX2: "true", CPU_MANAGER: "true"});
+    let both = json!({AVX2: "true", "kubevirt.io/cpumanager": "true"});
     only(
-        &with(json!({CPU_MANAGER: "true"}), "x"),
+        &with(json!({"kubevirt.io/cpumanager": "true"}), "x"),
         "missing",
         "avx2",
         "images sequoia are of macOS 13 or newer",
@@ -138,12 +150,14 @@ fn a_card_that_kubevirt_does_not_permit_is_found() {
 #[test]
 fn a_host_that_does_not_ignore_msrs_is_missing_something_and_one_not_asked_is_a_warning() {
     let mut facts = facts();
-    facts.msrs = BTreeMap::from([("kvm-1".to_owned(), Ok(false))]);
+    facts.msrs = asked(Ok(false));
     only(&facts, "missing", "ignore_msrs", "macOS panics there");
-    facts.msrs = BTreeMap::from([("kvm-1".to_owned(), Err("its pod did not end".to_owned()))]);
+    facts.msrs = asked(Err("its pod did not end".to_owned()));
     only(&facts, "unseen", "ignore_msrs", "its pod did not end");
-    facts.msrs.clear();
+    facts.msrs = None;
     only(&facts, "warning", "ignore_msrs", "not asked");
+    facts.msrs = Some(Err("KubeVirt has not recorded its launcher image".to_owned()));
+    only(&facts, "unseen", "ignore_msrs", "no node was asked: KubeVirt has not");
 }
 
 #[test]
@@ -166,20 +180,21 @@ fn a_storage_class_that_keeps_what_is_discarded_is_a_warning_and_a_missing_one_a
 fn what_could_not_be_read_is_unseen_and_never_good_or_missing() {
     let denied = || "nodes is forbidden".to_owned();
     let facts = Facts {
+        installed: true,
         nodes: Err(denied()),
         platform: Err(denied()),
         kubevirts: Err(denied()),
         classes: Err(denied()),
         images: Err(denied()),
         storage: Err(denied()),
-        msrs: BTreeMap::from([("kvm-1".to_owned(), Err(denied()))]),
+        msrs: asked(Err(denied())),
     };
     let findings = judge(&facts);
     assert!(
         findings.iter().all(|finding| finding.verdict == Verdict::Unknown),
         "{findings:#?}"
     );
-    assert!(findings.len() >= 4, "{findings:#?}");
+    assert!(findings.len() >= 5, "{findings:#?}");
 }
 
 #[test]
@@ -192,4 +207,97 @@ fn an_operator_that_does_not_run_is_found_before_anything_it_would_say() {
     facts.platform = Ok(None);
     let found = bad(&facts);
     assert_eq!(found[0].2, "there is no PlatformConfig default");
+}
+
+#[test]
+fn a_kubevirt_that_cannot_be_read_is_unseen_though_no_card_is_asked_for() {
+    let mut facts = facts();
+    if let Ok(Some(platform)) = &mut facts.platform {
+        platform.spec.permitted_gpus.clear();
+    }
+    assert_eq!(bad(&facts), []);
+    facts.kubevirts = Err("kubevirts is forbidden".to_owned());
+    only(
+        &facts,
+        "unseen",
+        "kubevirt",
+        "the KubeVirt object: kubevirts is forbidden",
+    );
+    facts.kubevirts = Ok(Vec::new());
+    only(&facts, "missing", "kubevirt", "KubeVirt is not installed");
+}
+
+#[test]
+fn a_cluster_without_the_definitions_is_told_to_get_them_first() {
+    let mut facts = facts();
+    facts.installed = false;
+    facts.platform = Ok(None);
+    (facts.classes, facts.images) = (Ok(Vec::new()), Ok(Vec::new()));
+    only(&facts, "missing", "platform", "does not serve DockerIOS's kinds");
+}
+
+#[test]
+fn a_node_that_takes_no_machine_is_no_capacity_and_is_said() {
+    let able = json!({KVM: "1k", "hugepages-1Gi": "16Gi", "amd.com/polaris": "1", "amd.com/polaris-audio": "1"});
+    let labels = json!({AVX2: "true", "kubevirt.io/cpumanager": "true"});
+    let all = |change: &dyn Fn(&mut Node)| {
+        let mut facts = facts();
+        let mut other = node("kvm-2", labels.clone(), able.clone());
+        change(&mut other);
+        facts.nodes = Ok(vec![node("kvm-1", labels.clone(), able.clone()), other.clone()]);
+        let beside = judge(&facts);
+        facts.nodes = Ok(vec![other]);
+        (beside, bad(&facts))
+    };
+    let cordon = |node: &mut Node| node.spec = Some(of(json!({"unschedulable": true})));
+    let silence = |node: &mut Node| {
+        if let Some(status) = &mut node.status {
+            status.conditions = Some(of(json!([{"type": "Ready", "status": "Unknown"}])));
+        }
+    };
+    let keep_off = |node: &mut Node| {
+        node.labels_mut().insert(SCHEDULABLE.to_owned(), "false".to_owned());
+    };
+    let ways: [(&dyn Fn(&mut Node), &str); 3] = [
+        (&cordon, "kvm-2 (cordoned)"),
+        (&silence, "kvm-2 (not Ready)"),
+        (&keep_off, "kvm-2 (its virt-handler does not answer)"),
+    ];
+    for (change, said) in ways {
+        let (beside, alone) = all(change);
+        let told = |check: &str| {
+            beside
+                .iter()
+                .filter(|one| one.check == check)
+                .all(|one| one.message.ends_with(said))
+        };
+        for check in ["kvm", "cpu-manager", "hugepages", "gpus"] {
+            assert!(told(check), "{check}: {beside:#?}");
+        }
+        assert!(beside.iter().all(|one| one.verdict == Verdict::Ok), "{beside:#?}");
+        let missing: Vec<_> = alone
+            .iter()
+            .filter(|(verdict, ..)| *verdict == "missing")
+            .map(|(_, check, _)| *check)
+            .collect();
+        assert_eq!(
+            missing,
+            ["kvm", "avx2", "cpu-manager", "hugepages", "gpus", "gpus"],
+            "{alone:#?}"
+        );
+        assert!(
+            alone[0].2.ends_with(&format!("none; not counted: {said}")),
+            "{alone:#?}"
+        );
+    }
+    let (_, well) = all(&|_| {});
+    assert_eq!(well, []);
+}
+
+#[test]
+fn the_cpu_managers_older_label_counts_too() {
+    let mut facts = facts();
+    let able = json!({KVM: "1k", "hugepages-1Gi": "16Gi", "amd.com/polaris": "1", "amd.com/polaris-audio": "1"});
+    facts.nodes = Ok(vec![node("kvm-1", json!({AVX2: "true", "cpumanager": "true"}), able)]);
+    assert_eq!(bad(&facts), []);
 }

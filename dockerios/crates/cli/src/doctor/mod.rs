@@ -9,13 +9,15 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde_json::json;
 
-use crate::access::{Access, plain};
+use crate::access::Access;
+use crate::answer::plain;
+use crate::out;
 use judge::{Finding, Verdict};
 
 /// Judge nodes, KubeVirt, CDI and storage: what is missing for macOS machines, and the way out
 ///
 /// Only what the API shows is judged. A host's kernel setting is asked with --probe-nodes, by one short pod a node that
-/// is removed again. Ends with 1 when something is missing.
+/// is removed again. Ends with 0 when nothing is missing, 1 when something is, 2 when not all could be seen.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Doctor {
     /// Ask each node that has KVM for kvm.ignore_msrs, by a short pod in the platform namespace
@@ -31,17 +33,26 @@ impl Doctor {
         let cluster = access.open().await?;
         let mut facts = gather::facts(&cluster).await;
         if self.probe_nodes {
-            facts.msrs = probe::nodes(&cluster, &facts).await?;
+            facts.msrs = Some(probe::nodes(&cluster, &facts).await?);
         }
         let findings = judge::judge(&facts);
         match &*self.output {
-            "json" => println!("{}", serde_json::to_string_pretty(&json(&findings))?),
-            _ => print!("{}", text(&findings)),
+            "json" => out::line(&serde_json::to_string_pretty(&json(&findings))?)?,
+            _ => out::print(&text(&findings))?,
         }
-        let bad = findings
-            .iter()
-            .any(|finding| matches!(finding.verdict, Verdict::Fail | Verdict::Unknown));
-        Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        Ok(ExitCode::from(code(&findings)))
+    }
+}
+
+/// 1 when something is missing; 2 when nothing is known to be, but not all could be seen; else 0.
+fn code(findings: &[Finding]) -> u8 {
+    let any = |verdict| findings.iter().any(|finding| finding.verdict == verdict);
+    if any(Verdict::Fail) {
+        1
+    } else if any(Verdict::Unknown) {
+        2
+    } else {
+        0
     }
 }
 
@@ -95,5 +106,11 @@ mod tests {
         assert!(text.contains("\n                        -> add one\n"), "{text}");
         assert!(text.ends_with("1 missing, 1 could not be seen, 0 warnings\n"), "{text}");
         assert_eq!(json(&findings)[1]["wayOut"], "add one");
+        let codes = [
+            code(&findings),
+            code(&findings[..1]),
+            code(&[findings[0].clone(), findings[2].clone()]),
+        ];
+        assert_eq!(codes, [1, 0, 2], "missing, all well, unseen");
     }
 }
