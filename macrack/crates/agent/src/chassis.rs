@@ -12,17 +12,18 @@ use kube::{Api, Client, ResourceExt};
 use macrack_api::rack::node::{LeaseRecord, Order, Reboot, Slot, WipeReceipt};
 use macrack_api::{MacNode, Span};
 use macrack_wire::MacAddress;
-use macrack_wire::layout::{read_json, write_json};
+use macrack_wire::layout::{is_uid, write_json};
 use tokio::sync::watch;
 
 use crate::bell::{Bell, replace};
+use crate::gates::Gates;
 use crate::gather::{Catalogue, Seen};
 use crate::headroom::reserve;
 use crate::hold;
 use crate::host::{Host, HostFacts, VmProcess, random};
 use crate::identity::Nobody;
 use crate::images::room::{NewDisk, crowded_out};
-use crate::images::{Cache, Manifest, Situation, Source, Standing, Want, Wishes};
+use crate::images::{Cache, Situation, Source, Standing, Want, Wishes};
 use crate::kubelet;
 use crate::life::{Facts, Life};
 use crate::node::NodeFacts;
@@ -32,17 +33,18 @@ use crate::reboot::{Rebooter, is_busy};
 use crate::recipe::{self, Recipe};
 use crate::report::agent::{AgentReport, Sources, render};
 use crate::report::{instance, pod};
-use crate::selftest;
 use crate::shutdown;
 use crate::skew::ServerClock;
 use crate::slots::{SlotLink, placeholder, placeholder_of};
-use crate::state_dir::{StateDir, is_uid};
-use crate::vms::{Command, Making, Shape, Surroundings, Vm, end_process};
+use crate::state_dir::StateDir;
+use crate::vms::{Command, Making, Surroundings, Vm, end_process, surplus};
 
 /// Between looks at what nothing announces: the host's facts, free space, foreign VMs.
 const LOOK: Duration = Duration::from_secs(10);
 /// Looks from one listing of the host's processes to the next, which costs more than the rest.
 const LIST_EVERY: u32 = 6;
+
+mod testing;
 
 /// What the loop works with.
 pub struct Chassis {
@@ -98,6 +100,8 @@ pub struct Chassis {
     pub reported: (bool, u32),
     /// Looks so far.
     pub looks: u32,
+    /// Why the VM counter of this boot waits to be tested, as it was last said.
+    pub untested: Option<String>,
 }
 
 /// What one pass is decided from, beside what the loop holds.
@@ -127,6 +131,16 @@ impl Gathered {
         let anew: BTreeSet<&str> = self.to_be_made().into_iter().map(|(uid, _)| uid).collect();
         reserve(self.vms.iter().filter(|(uid, _)| !anew.contains(uid.as_str())), &self.slots)
     }
+
+    /// Why there is no room for some of these disks, by uid.
+    fn without_room(&self, disks: &[NewDisk]) -> BTreeMap<String, String> {
+        let crowded = crowded_out(disks, self.disk_free, self.promised(), self.situation.coming);
+        crowded.into_iter().map(|(uid, no)| (uid, no.to_string())).collect()
+    }
+}
+
+fn lives(vms: &BTreeMap<String, Facts>) -> BTreeMap<String, Life> {
+    vms.iter().map(|(uid, facts)| (uid.clone(), facts.life.clone())).collect()
 }
 
 impl Chassis {
@@ -177,6 +191,7 @@ impl Chassis {
         self.bury();
         self.hold();
         let slots = self.slots();
+        self.forget(&slots);
         self.links.retain(|uid, _| slots.iter().any(|slot| slot.uid == *uid));
         for slot in &slots {
             let link = || SlotLink::new(&self.client, slot, &self.bell);
@@ -214,6 +229,16 @@ impl Chassis {
             }
             !gone
         });
+    }
+
+    /// Forgets receipts that are old, of VMs that have no slot: one that has is still to be reported.
+    fn forget(&mut self, slots: &[Slot]) {
+        if self.held.is_some() || self.mac_node.borrow().present().is_none() {
+            return;
+        }
+        for uid in surplus(&self.receipts, |uid| slots.iter().any(|slot| slot.uid == uid)) {
+            self.receipts.remove(&uid);
+        }
     }
 
     /// Finds out whether orders are carried out at all, and says so when that has changed.
@@ -313,7 +338,7 @@ impl Chassis {
     }
 
     fn decide(&self, gathered: &Gathered) -> Decision {
-        let lives = gathered.vms.iter().map(|(uid, facts)| (uid.clone(), facts.life.clone())).collect();
+        let lives = lives(&gathered.vms);
         let linked = || gathered.slots.iter().filter_map(|slot| Some((slot, self.links.get(&slot.uid)?)));
         let placeholders =
             linked().map(|(slot, link)| (slot.uid.clone(), placeholder(slot, &link.pod(), &self.node))).collect();
@@ -324,16 +349,21 @@ impl Chassis {
             })
             .collect();
         orders::decide(&View {
-            now: Timestamp::now(),
+            gates: self.gates(&lives, &self.crowded_out(gathered), gathered.going_down),
             slots: &gathered.slots,
-            vms: &lives,
             placeholders: &placeholders,
             wishes: &wishes,
             goldens: &gathered.goldens,
-            crowded_out: &self.crowded_out(gathered),
-            quota: &self.quota,
-            going_down: gathered.going_down,
         })
+    }
+
+    fn gates<'a>(
+        &'a self,
+        vms: &'a BTreeMap<String, Life>,
+        crowded_out: &'a BTreeMap<String, String>,
+        going_down: bool,
+    ) -> Gates<'a> {
+        Gates { now: Timestamp::now(), vms, quota: &self.quota, crowded_out, going_down }
     }
 
     /// Why there is no room for disks that are to be cloned, by uid.
@@ -345,8 +375,7 @@ impl Chassis {
             .filter(|(_, recipe)| cached(recipe))
             .map(|(uid, recipe)| NewDisk { uid: uid.to_owned(), size: recipe.disk_bytes })
             .collect();
-        let crowded = crowded_out(&disks, gathered.disk_free, gathered.promised(), gathered.situation.coming);
-        crowded.into_iter().map(|(uid, no)| (uid, no.to_string())).collect()
+        gathered.without_room(&disks)
     }
 
     async fn act(&mut self, action: &Action, gathered: &Gathered) {
@@ -359,56 +388,6 @@ impl Chassis {
             Action::Forget(uid) => self.order(uid, Command::Forget),
             Action::Wipe(uid) => self.order(uid, Command::Wipe),
         }
-    }
-
-    /// Tests the kernel's counter where nothing else does; when to look again.
-    async fn self_test(&mut self, gathered: &Gathered) -> Option<Timestamp> {
-        let wanted = !gathered.going_down && self.held.is_none() && {
-            let seen = self.mac_node.borrow();
-            let status = seen.present().and_then(|mac_node| mac_node.status.as_ref());
-            status.is_some_and(|status| selftest::wanted(status, &self.around.boot_id, &self.quota))
-        };
-        let own = self.vms.get(selftest::UID).map(Vm::facts).filter(|facts| !facts.gone);
-        let beside = self.vms.iter().any(|(uid, vm)| uid != selftest::UID && vm.facts().life.is_alive());
-        // the smallest is enough, and any shows the same
-        let golden = gathered.situation.goldens.iter().min_by_key(|(_, golden)| golden.bytes).map(|(hex, _)| hex);
-        let life = own.as_ref().map(|facts| (&facts.life, facts.since));
-        match selftest::decide(wanted, life, beside, golden.is_some(), &self.quota, Timestamp::now()) {
-            selftest::Step::Wait(until) => return until,
-            selftest::Step::Act(action) => self.act(&action, gathered).await,
-            selftest::Step::Make => {
-                if let Some(hex) = golden
-                    && let Err(error) = self.make_self_test(hex)
-                {
-                    tracing::error!(%error, "the VM counter of this boot cannot be tested");
-                }
-            }
-        }
-        None
-    }
-
-    fn make_self_test(&mut self, hex: &str) -> std::io::Result<()> {
-        tracing::info!(golden = hex, "tests the VM counter of this boot: nothing else is to run here");
-        let golden_dir = self.cache.dir(hex);
-        let manifest: Manifest = read_json(&golden_dir.join("manifest.json"))?;
-        let shape = Shape {
-            uid: selftest::UID.to_owned(),
-            namespace: "none".to_owned(),
-            name: "self-test".to_owned(),
-            cpu_cores: selftest::CPU_CORES,
-            memory_bytes: selftest::MEMORY_BYTES,
-            display: None,
-            first_boot: false,
-        };
-        let making = Making {
-            description: shape.described(self.host.machine_identifier()?, self.fresh_address()?),
-            disk_bytes: manifest.disk_bytes,
-            golden: hex.to_owned(),
-            golden_dir,
-            script: None,
-        };
-        self.make_of(selftest::UID, making);
-        Ok(())
     }
 
     /// Carries out an approved reboot once nothing runs; when to look again.

@@ -9,9 +9,10 @@ use std::io;
 use std::time::Duration;
 
 use macrack_api::rack::node::WipeReceipt;
+use macrack_wire::layout::is_uid;
 
 use crate::life::Life;
-use crate::state_dir::{StateDir, is_uid};
+use crate::state_dir::StateDir;
 use crate::vms::{LOOKING, Surroundings, Vm, end_process, wipes};
 
 /// How long all VMs together may take to be found out about; more than a silent process is given.

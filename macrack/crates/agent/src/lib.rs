@@ -22,6 +22,7 @@ pub mod bell;
 pub mod bootstrap;
 pub mod chassis;
 pub mod doctor;
+pub mod gates;
 pub mod gather;
 pub mod headroom;
 pub mod hold;

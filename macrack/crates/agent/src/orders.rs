@@ -10,11 +10,10 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use macrack_api::instance::macos_instance::RestartPolicy;
-use macrack_api::names::VMS_PER_MAC;
 use macrack_api::rack::node::{Order, Slot};
 
+use crate::gates::{Gates, Shut};
 use crate::life::{Life, Rest};
-use crate::quota::Quota;
 
 /// What is known of an instance's placeholder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,24 +47,16 @@ pub enum GoldenState {
 /// Everything that is decided from.
 #[derive(Debug)]
 pub struct View<'a> {
-    /// Now.
-    pub now: Timestamp,
+    /// The chassis.
+    pub gates: Gates<'a>,
     /// `MacNode.status.slots`.
     pub slots: &'a [Slot],
-    /// Every VM on this disk, by uid.
-    pub vms: &'a BTreeMap<String, Life>,
     /// By uid; a uid that is not here was not looked for yet.
     pub placeholders: &'a BTreeMap<String, Placeholder>,
     /// By uid.
     pub wishes: &'a BTreeMap<String, Wish>,
     /// By hex.
     pub goldens: &'a BTreeMap<String, GoldenState>,
-    /// By uid: why there is no room for a disk that is to be cloned.
-    pub crowded_out: &'a BTreeMap<String, String>,
-    /// The kernel's counter.
-    pub quota: &'a Quota,
-    /// The Mac is being shut down.
-    pub going_down: bool,
 }
 
 /// One thing to do.
@@ -109,14 +100,13 @@ pub struct Decision {
     pub wake: Option<Timestamp>,
 }
 
-/// Decides. What was decided before and is under way shows in `view.vms`.
+/// Decides. What was decided before and is under way shows in the VMs' lives.
 pub fn decide(view: &View<'_>) -> Decision {
     let mut decision = Decision::default();
     // a start decided here is alive for the next slot
-    let mut alive: Vec<&str> =
-        view.vms.iter().filter(|(_, life)| life.is_alive()).map(|(uid, _)| uid.as_str()).collect();
+    let mut alive = view.gates.alive();
     for slot in view.slots {
-        let life = view.vms.get(&slot.uid);
+        let life = view.gates.vms.get(&slot.uid);
         match slot.order {
             Order::Run => run(view, slot, life, &mut alive, &mut decision),
             Order::Stop => stop(slot, life, &mut decision),
@@ -153,7 +143,7 @@ fn run<'a>(view: &View<'a>, slot: &'a Slot, life: Option<&Life>, alive: &mut Vec
     let next = match life {
         None | Some(Life::Partial { .. }) => Next::Make,
         Some(Life::AtRest(Rest::Ready | Rest::HostRestarted)) => Next::Start,
-        Some(Life::AtRest(Rest::Refused(_))) if view.quota.stuck => Next::Start,
+        Some(Life::AtRest(Rest::Refused(_))) if view.gates.quota.stuck => Next::Start,
         Some(Life::AtRest(Rest::Refused(_))) => return decision.actions.push(Action::Judge(uid())),
         Some(Life::AtRest(Rest::GuestShutdown { .. })) if restarts(view, slot) => Next::Start,
         // stays as it is; it runs, is under way, or has ended for good
@@ -190,6 +180,12 @@ struct Wait {
     until: Option<Timestamp>,
 }
 
+impl From<Shut> for Wait {
+    fn from(Shut { why, until }: Shut) -> Wait {
+        Wait { say: Say::Waiting(why), until }
+    }
+}
+
 fn waiting(words: impl Into<String>) -> Option<Wait> {
     Some(Wait { say: Say::Waiting(words.into()), until: None })
 }
@@ -201,11 +197,9 @@ fn obstacle(view: &View<'_>, slot: &Slot, life: Option<&Life>, next: Next, alive
         Some(Placeholder::Missing(why)) => return waiting(why.clone()),
         None => return waiting("its placeholder pod was not looked for yet"),
     }
-    // a disk is being cloned for each of these: they start as soon as it is
-    let cloning = view.vms.iter().filter(|(_, life)| **life == Life::Cloning).count();
-    unsafe_chassis(view, alive, cloning).or_else(|| match (next, life) {
+    view.gates.shut(&slot.uid, alive).map(Wait::from).or_else(|| match (next, life) {
         (Next::Make, _) => unmade(view, slot, life),
-        (Next::Start, Some(Life::AtRest(Rest::GuestShutdown { restart_at }))) if *restart_at > view.now => {
+        (Next::Start, Some(Life::AtRest(Rest::GuestShutdown { restart_at }))) if *restart_at > view.gates.now => {
             let say = Say::Waiting(
                 "the guest shut itself down right after its start; it is started again in a moment".to_owned(),
             );
@@ -213,37 +207,6 @@ fn obstacle(view: &View<'_>, slot: &Slot, life: Option<&Life>, next: Next, alive
         }
         (Next::Start, _) => None,
     })
-}
-
-/// Why nothing at all may be started on this chassis.
-fn unsafe_chassis(view: &View<'_>, alive: &[&str], cloning: usize) -> Option<Wait> {
-    if view.going_down {
-        return waiting("this Mac is shutting down; it starts again by itself once the Mac is up");
-    }
-    let unknown = view.vms.iter().find(|(_, life)| matches!(life, Life::Unknown(_)));
-    if let Some((uid, _)) = unknown {
-        return waiting(format!("VM {uid} on this Mac cannot be reached; nothing starts until it can"));
-    }
-    if view.quota.stuck {
-        return waiting(
-            "the kernel refuses VMs although fewer than two run (its counter is stuck); nothing starts until this Mac was rebooted",
-        );
-    }
-    if alive.len() + cloning >= VMS_PER_MAC {
-        return waiting(format!(
-            "two VMs live on this Mac already ({}); a third never starts, whatever the API says",
-            alive.join(", ")
-        ));
-    }
-    if view.quota.foreign > 0 && alive.len() + cloning + view.quota.foreign >= VMS_PER_MAC {
-        return waiting(format!(
-            "{} virtualization process(es) that are not MacRack's run on this Mac and count towards two; end them",
-            view.quota.foreign
-        ));
-    }
-    let until = view.quota.not_before.filter(|until| *until > view.now)?;
-    let say = Say::Waiting("the kernel refused a start; it is tried again in a moment".to_owned());
-    Some(Wait { say, until: Some(until) })
 }
 
 /// Why a VM cannot be made yet.
@@ -261,11 +224,8 @@ fn unmade(view: &View<'_>, slot: &Slot, life: Option<&Life>) -> Option<Wait> {
         Some(GoldenState::Refused(why)) => return waiting(why.clone()),
         None => return Some(Wait { say: Say::Pulling("its golden is about to be pulled".to_owned()), until: None }),
     }
-    if let Some(why) = view.crowded_out.get(&slot.uid) {
-        return waiting(why.clone());
-    }
     match life {
-        Some(Life::Partial { why, retry_at: Some(until) }) if *until > view.now => {
+        Some(Life::Partial { why, retry_at: Some(until) }) if *until > view.gates.now => {
             let why = why.clone().unwrap_or_else(|| "its disk is made anew in a moment".to_owned());
             Some(Wait { say: Say::Waiting(why), until: Some(*until) })
         }

@@ -1,6 +1,7 @@
 use macrack_wire::VmError;
 
 use super::*;
+use crate::quota::Quota;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
@@ -44,16 +45,19 @@ impl World {
     }
 
     fn decide(&self) -> Decision {
-        decide(&View {
+        let gates = Gates {
             now: self.now,
-            slots: &self.slots,
             vms: &self.vms,
+            quota: &self.quota,
+            crowded_out: &self.crowded_out,
+            going_down: self.going_down,
+        };
+        decide(&View {
+            gates,
+            slots: &self.slots,
             placeholders: &self.placeholders,
             wishes: &self.wishes,
             goldens: &self.goldens,
-            crowded_out: &self.crowded_out,
-            quota: &self.quota,
-            going_down: self.going_down,
         })
     }
 

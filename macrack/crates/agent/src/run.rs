@@ -175,6 +175,7 @@ async fn begin(options: Options, bell: Bell, tasks: &mut JoinSet<()>) -> Result<
         bell,
         reported: (false, 0),
         looks: 0,
+        untested: None,
     };
     let (node, mac_node) = seen;
     Ok(Begun { chassis: tokio::spawn(chassis.run()), node, mac_node })

@@ -3,12 +3,14 @@
 //! A quarantine for a stuck counter ends only with a start that succeeds in a new boot. Where a VM is to run anyway it is
 //! that start; on a Mac on which nothing is to run it would never come.
 //!
-//! Invariants: it is counted as any VM is, so it never makes a third; it runs beside nothing and only on a Mac that is
-//! quarantined for its counter; its disk is a golden's clone, holds nothing of a tenant's, and is wiped like any other.
+//! Invariants: it is counted as any VM is and waits at the same gates, so it never makes a third; it runs beside no VM of
+//! ours and only on a Mac that is quarantined for its counter; its disk is a golden's clone, holds nothing of a tenant's,
+//! and is wiped like any other.
 
 use jiff::{SignedDuration, Timestamp};
 use macrack_api::rack::node::{MacNodeStatus, Order, QuarantineReason};
 
+use crate::gates::{Gates, Shut};
 use crate::life::{Life, Rest};
 use crate::orders::Action;
 use crate::quota::Quota;
@@ -27,6 +29,8 @@ const AFTER_FAILURE: SignedDuration = SignedDuration::from_mins(10);
 pub enum Step {
     /// Nothing, until something changes or that moment.
     Wait(Option<Timestamp>),
+    /// The same, for this reason: a gate of the chassis is shut.
+    Shut(String, Option<Timestamp>),
     /// Clone it from a golden.
     Make,
     /// One of the acts of any VM.
@@ -42,34 +46,31 @@ pub fn wanted(status: &MacNodeStatus, boot_id: &str, quota: &Quota) -> bool {
     in_an_earlier_boot && !tested && !others_test_it
 }
 
-/// Decides: `life` of the self test, since `since`; `beside`: another VM lives; `golden`: one is in the cache.
-pub fn decide(
-    wanted: bool,
-    life: Option<(&Life, Timestamp)>,
-    beside: bool,
-    golden: bool,
-    quota: &Quota,
-    now: Timestamp,
-) -> Step {
+/// Decides: `life` of the self test, since `since`; `golden`: one is in the cache. Every gate of the chassis is one of
+/// the self test too; what shuts it is said with how long that is waited for.
+pub fn decide(wanted: bool, life: Option<(&Life, Timestamp)>, golden: bool, gates: &Gates<'_>) -> Step {
     let act = |action: fn(String) -> Action| Step::Act(action(UID.to_owned()));
+    let alive = gates.alive();
+    let beside = alive.iter().any(|uid| *uid != UID);
+    let open = |step| match gates.shut(UID, &alive) {
+        Some(Shut { why, until }) => Step::Shut(why, until),
+        None => step,
+    };
     let Some((life, since)) = life else {
-        return if wanted && !beside && golden { Step::Make } else { Step::Wait(None) };
+        return if wanted && !beside && golden { open(Step::Make) } else { Step::Wait(None) };
     };
     match life {
         Life::Cloning | Life::Stopping | Life::Wiping | Life::WipeFailed(_) | Life::Unknown(_) => Step::Wait(None),
         Life::Starting | Life::Running if wanted => Step::Wait(None),
         Life::AtRest(Rest::Refused(_)) if wanted => act(Action::Judge),
-        Life::Partial { retry_at, .. } if wanted && !beside && golden => match retry_at.filter(|until| *until > now) {
-            Some(until) => Step::Wait(Some(until)),
-            None => Step::Make,
-        },
-        Life::AtRest(Rest::Ready | Rest::HostRestarted) if wanted && !beside => {
-            match quota.not_before.filter(|until| *until > now) {
+        Life::Partial { retry_at, .. } if wanted && !beside && golden => {
+            match retry_at.filter(|until| *until > gates.now) {
                 Some(until) => Step::Wait(Some(until)),
-                None => act(Action::Start),
+                None => open(Step::Make),
             }
         }
-        Life::AtRest(Rest::Failed(_)) if wanted && since + AFTER_FAILURE > now => {
+        Life::AtRest(Rest::Ready | Rest::HostRestarted) if wanted && !beside => open(act(Action::Start)),
+        Life::AtRest(Rest::Failed(_)) if wanted && since + AFTER_FAILURE > gates.now => {
             Step::Wait(Some(since + AFTER_FAILURE))
         }
         // tested, not to be tested any more, or to be made anew
@@ -79,12 +80,14 @@ pub fn decide(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use macrack_api::rack::node::Quarantine;
     use macrack_wire::VmError;
+    use macrack_wire::layout::is_uid;
     use serde_json::json;
 
     use super::*;
-    use crate::state_dir::is_uid;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -121,32 +124,103 @@ mod tests {
         }
     }
 
+    /// A chassis with the self test in `life`, since the epoch, a minute later.
+    struct World {
+        wanted: bool,
+        vms: BTreeMap<String, Life>,
+        golden: bool,
+        quota: Quota,
+        crowded_out: BTreeMap<String, String>,
+        going_down: bool,
+    }
+
+    impl World {
+        fn step(&self) -> Step {
+            let gates = Gates {
+                now: at(60),
+                vms: &self.vms,
+                quota: &self.quota,
+                crowded_out: &self.crowded_out,
+                going_down: self.going_down,
+            };
+            decide(self.wanted, self.vms.get(UID).map(|life| (life, at(0))), self.golden, &gates)
+        }
+    }
+
+    fn world(life: Option<Life>) -> World {
+        World {
+            wanted: true,
+            vms: life.map(|life| (UID.to_owned(), life)).into_iter().collect(),
+            golden: true,
+            quota: Quota::in_boot(None, "two"),
+            crowded_out: BTreeMap::new(),
+            going_down: false,
+        }
+    }
+
+    const WAIT: Step = Step::Wait(None);
+
+    fn act(action: fn(String) -> Action) -> Step {
+        Step::Act(action(UID.to_owned()))
+    }
+
+    fn partial() -> Option<Life> {
+        Some(Life::Partial { why: None, retry_at: None })
+    }
+
+    fn ready() -> Option<Life> {
+        Some(Life::AtRest(Rest::Ready))
+    }
+
     #[test]
     fn it_is_made_started_and_wiped_and_never_runs_beside_another() {
-        let quota = Quota::in_boot(None, "two");
-        let step = |wanted, life: Option<Life>, beside, golden| {
-            decide(wanted, life.as_ref().map(|life| (life, at(0))), beside, golden, &quota, at(60))
+        let unwanted = |life| World { wanted: false, ..world(life) }.step();
+        let beside = |life| {
+            let mut world = world(life);
+            world.vms.insert("tenant".to_owned(), Life::Running);
+            world.step()
         };
-        let act = |action: fn(String) -> Action| Step::Act(action(UID.to_owned()));
-        let wait = Step::Wait(None);
-        let partial = || Life::Partial { why: None, retry_at: None };
-        let (ready, refused) = (Life::AtRest(Rest::Ready), VmError::new("VZErrorDomain", 6, "limit"));
-        assert_eq!(step(true, None, false, true), Step::Make);
-        assert_eq!(step(true, None, true, true), wait, "beside another");
-        assert_eq!(step(true, None, false, false), wait, "without a golden");
-        assert_eq!(step(false, None, false, true), wait);
-        assert_eq!(step(true, Some(partial()), false, true), Step::Make);
-        assert_eq!(step(false, Some(partial()), false, true), act(Action::Wipe));
-        assert_eq!(step(true, Some(ready.clone()), false, true), act(Action::Start));
-        assert_eq!(step(true, Some(ready), true, true), act(Action::Wipe), "beside another");
-        assert_eq!(step(true, Some(Life::Running), false, true), wait, "its start is being noted");
-        assert_eq!(step(false, Some(Life::Running), false, true), act(Action::Wipe));
-        assert_eq!(step(true, Some(Life::AtRest(Rest::Refused(refused))), false, true), act(Action::Judge));
+        let refused = VmError::new("VZErrorDomain", 6, "limit");
+        assert_eq!(world(None).step(), Step::Make);
+        assert_eq!(beside(None), WAIT, "beside another");
+        assert_eq!(World { golden: false, ..world(None) }.step(), WAIT, "without a golden");
+        assert_eq!(unwanted(None), WAIT);
+        assert_eq!(world(partial()).step(), Step::Make);
+        assert_eq!(unwanted(partial()), act(Action::Wipe));
+        assert_eq!(world(ready()).step(), act(Action::Start));
+        assert_eq!(beside(ready()), act(Action::Wipe), "beside another");
+        assert_eq!(world(Some(Life::Running)).step(), WAIT, "its start is being noted");
+        assert_eq!(unwanted(Some(Life::Running)), act(Action::Wipe));
+        assert_eq!(world(Some(Life::AtRest(Rest::Refused(refused)))).step(), act(Action::Judge));
         let failed = || Some(Life::AtRest(Rest::Failed("no".to_owned())));
-        assert_eq!(step(true, failed(), false, true), Step::Wait(Some(at(600))), "it is not tried in a storm");
-        assert_eq!(step(false, failed(), false, true), act(Action::Wipe));
-        let paused = Quota { not_before: Some(at(63)), ..quota.clone() };
-        let rest = Life::AtRest(Rest::Ready);
-        assert_eq!(decide(true, Some((&rest, at(0))), false, true, &paused, at(60)), Step::Wait(Some(at(63))));
+        assert_eq!(world(failed()).step(), Step::Wait(Some(at(600))), "it is not tried in a storm");
+        assert_eq!(unwanted(failed()), act(Action::Wipe));
+    }
+
+    #[test]
+    fn it_waits_at_every_gate_at_which_a_tenants_vm_waits() {
+        type Change = fn(&mut World);
+        let gates: [(&str, Change, Option<Timestamp>); 5] = [
+            ("shutting down", |w| w.going_down = true, None),
+            ("counter is stuck", |w| w.quota.stuck = true, None),
+            ("not MacRack's", |w| w.quota.foreign = 2, None),
+            ("no room", |w| drop(w.crowded_out.insert(UID.to_owned(), "no room for its disk".to_owned())), None),
+            ("tried again in a moment", |w| w.quota.not_before = Some(at(63)), Some(at(63))),
+        ];
+        for life in [None, partial(), ready()] {
+            for (why, shuts, until) in gates {
+                let mut world = world(life.clone());
+                shuts(&mut world);
+                match world.step() {
+                    // its disk is there, and takes no more room
+                    Step::Act(Action::Start(_)) if why == "no room" && life == ready() => {}
+                    Step::Shut(said, when) if said.contains(why) => assert_eq!(when, until, "{why}"),
+                    other => panic!("{life:?}, {why}: {other:?}"),
+                }
+            }
+        }
+        let mut silent = world(None);
+        silent.vms.insert("tenant".to_owned(), Life::Unknown("silent".to_owned()));
+        assert_eq!(silent.step(), WAIT, "what cannot be reached may live");
     }
 }

@@ -159,11 +159,6 @@ impl StateDir {
     }
 }
 
-/// Whether `text` is a uid as the API server makes them: safe as the name of a directory.
-pub fn is_uid(text: &str) -> bool {
-    text.len() == UID && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,13 +180,5 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let refused = StateDir::open(&root.path().join("x".repeat(90))).unwrap_err().to_string();
         assert!(refused.contains("shorter --state-dir"), "{refused}");
-    }
-
-    #[test]
-    fn only_uids_become_directories() {
-        assert!(is_uid("0a1b2c3d-0000-4000-8000-00000000b002"));
-        for text in ["", "..", "0a1b2c3d-0000-4000-8000-00000000b002x", "../../../../../../../../../etc/passwd"] {
-            assert!(!is_uid(text), "{text}");
-        }
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use macrack_wire::host::{MAX_MACS, MAX_REASON};
+use macrack_wire::layout::is_uid;
 use macrack_wire::link::Limits;
 use macrack_wire::{Answer, HostReceipt, HostReport, HostVerb, Refusal, Role, Service, WireError, serve_connection};
 use serde_json::{Value, json};
@@ -104,15 +105,6 @@ fn asked(verb: &HostVerb) -> Value {
         *reason = reason.chars().take(MAX_REASON).collect();
     }
     asked
-}
-
-/// Whether `text` is a uid as the API server makes them, which leaves it no room to be a path.
-fn is_uid(text: &str) -> bool {
-    let group = |(i, byte): (usize, u8)| match i {
-        8 | 13 | 18 | 23 => byte == b'-',
-        _ => byte.is_ascii_hexdigit(),
-    };
-    text.len() == 36 && text.bytes().enumerate().all(group)
 }
 
 /// One connection; its reports are its own, so that nobody reads the answer to another's request.

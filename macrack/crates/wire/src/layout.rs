@@ -18,6 +18,16 @@ use crate::vm::{LastState, VmDescription};
 /// The longest path of a unix socket, in bytes: `sun_path` of Darwin has 104 with its NUL.
 pub const MAX_SOCKET_PATH: usize = 103;
 
+/// Whether `text` is a uid as the API server makes them (RFC 9562, in lower case): the name of a directory that leaves no
+/// room for a path. Two that differ in case alone would be one directory on a volume of macOS, so only one is a uid.
+pub fn is_uid(text: &str) -> bool {
+    let fits = |(i, byte): (usize, u8)| match i {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+    };
+    text.len() == 36 && text.bytes().enumerate().all(fits)
+}
+
 /// The directory of one VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmDir(PathBuf);
@@ -155,4 +165,29 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
         .and_then(write)
         .and_then(|()| fs::rename(&beside, path))
         .map_err(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_an_api_server_makes_is_a_uid_and_so_the_name_of_a_directory() {
+        assert!(is_uid("0a1b2c3d-0000-4000-8000-00000000b002"));
+        for text in [
+            "",
+            "..",
+            "0a1b2c3d-0000-4000-8000-00000000b00",
+            "0a1b2c3d-0000-4000-8000-00000000b002x",
+            "0A1B2C3D-0000-4000-8000-00000000B002",
+            "0a1b2c3d00000-4000-8000-00000000b002",
+            "0a1b2c3d-0000-4000-8000-00000000b00g",
+            "------------------------------------",
+            "000000000000000000000000000000000000",
+            "../../../../../../../../../etc/passwd",
+            "../../../../../../../../../etc/passw",
+        ] {
+            assert!(!is_uid(text), "{text}");
+        }
+    }
 }

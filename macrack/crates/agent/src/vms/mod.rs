@@ -22,7 +22,7 @@ pub use make::{Making, Script, Shape};
 pub use process::end as end_process;
 pub use record::Record;
 pub use task::LOOKING;
-pub use wipe::{Wipes, wipes};
+pub use wipe::{Wipes, surplus, wipes};
 
 use crate::bell::Bell;
 use crate::host::Host;

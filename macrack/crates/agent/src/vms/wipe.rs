@@ -19,14 +19,14 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use macrack_api::rack::node::{WipeReceipt, WipedItem};
-use macrack_wire::layout::{read_json, write_json};
+use macrack_wire::layout::{is_uid, read_json, write_json};
 use macrack_wire::{MacAddress, VmDir};
 use serde::{Deserialize, Serialize};
 
 use super::root;
 use crate::images::copy::allocated;
 
-/// Receipts that are kept on a chassis; the operator has taken up older ones long since.
+/// Receipts that are kept on a chassis, on its disk and in memory; the operator has taken up older ones long since.
 const KEPT: usize = 16;
 /// Directories of the state directory in which nothing of one VM lies: goldens are the catalogue's and are named by
 /// digest; `hostd` is root's; `chassis` stands for the simulated Mac itself.
@@ -440,6 +440,10 @@ fn count(dir: &VmDir, mut journal: Journal, counted: &[(What, u32)]) -> io::Resu
 fn finish(dir: &VmDir, mut journal: Journal, now: Timestamp) -> io::Result<WipeReceipt> {
     journal.finished_at = Some(now);
     keep(dir, &journal)?;
+    // the wipe is done and kept: old receipts that stay take room, and are tried again after the next
+    if let Err(error) = prune(&state_dir_of(dir).join("wipes"), &uid_of(dir)) {
+        tracing::warn!(%error, "old receipts of wipes stay");
+    }
     journal.receipt().ok_or_else(|| io::Error::other("a wipe without an end"))
 }
 
@@ -456,7 +460,7 @@ pub struct Wipes {
     pub unfinished: Vec<String>,
 }
 
-/// Reads every journal in `wipes`; older receipts are removed. One that cannot be read is unfinished. Blocking.
+/// Reads every journal in `wipes`. One that cannot be read is unfinished. Blocking.
 ///
 /// # Errors
 /// When the directory cannot be listed.
@@ -464,7 +468,7 @@ pub fn wipes(wipes: &Path) -> io::Result<Wipes> {
     let mut found = Wipes::default();
     for path in list(wipes)?.unwrap_or_default() {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let Some(uid) = name.strip_suffix(".json").filter(|uid| crate::state_dir::is_uid(uid)) else { continue };
+        let Some(uid) = name.strip_suffix(".json").filter(|uid| is_uid(uid)) else { continue };
         match read_json::<Journal>(&path).map(|journal| journal.receipt()) {
             Ok(Some(receipt)) => drop(found.done.insert(uid.to_owned(), receipt)),
             Ok(None) => found.unfinished.push(uid.to_owned()),
@@ -474,13 +478,34 @@ pub fn wipes(wipes: &Path) -> io::Result<Wipes> {
             }
         }
     }
-    let mut by_age: Vec<_> = found.done.iter().map(|(uid, receipt)| (receipt.finished_at.0, uid.clone())).collect();
-    by_age.sort();
-    for (_, uid) in by_age.iter().take(by_age.len().saturating_sub(KEPT)) {
-        found.done.remove(uid);
-        fs::remove_file(wipes.join(format!("{uid}.json"))).map_err(named(wipes))?;
-    }
     Ok(found)
+}
+
+/// The uids of the oldest receipts beyond those that are kept, but of none that is `needed`: by a clock that was set
+/// back the newest may seem to be the oldest.
+pub fn surplus(receipts: &BTreeMap<String, WipeReceipt>, needed: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut by_age: Vec<_> = receipts.iter().map(|(uid, receipt)| (receipt.finished_at.0, uid)).collect();
+    by_age.sort();
+    let oldest = by_age.into_iter().take(receipts.len().saturating_sub(KEPT));
+    oldest.filter(|(_, uid)| !needed(uid)).map(|(_, uid)| uid.clone()).collect()
+}
+
+/// Removes the oldest receipts beyond those that are kept, but not that of `uid`, which was just written.
+fn prune(wipes: &Path, uid: &str) -> io::Result<()> {
+    let receipt = |path: PathBuf| {
+        let uid = path.file_stem()?.to_str().filter(|uid| is_uid(uid))?.to_owned();
+        Some((uid, read_json::<Journal>(&path).ok()?.receipt()?))
+    };
+    // what cannot be read is no receipt: it is told of when the agent starts, and stays
+    let done = list(wipes)?.unwrap_or_default().into_iter().filter_map(receipt).collect();
+    for old in surplus(&done, |needed| needed == uid) {
+        match fs::remove_file(wipes.join(format!("{old}.json"))) {
+            // another wipe that ended now was first
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed.map_err(named(wipes))?,
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

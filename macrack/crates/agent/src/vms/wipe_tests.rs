@@ -213,26 +213,44 @@ fn every_name_has_its_kind_and_what_is_not_known_goes_as_well() {
 }
 
 #[test]
-fn old_receipts_go_and_one_that_cannot_be_read_is_a_wipe_that_must_be_done() {
+fn a_journal_that_cannot_be_read_is_a_wipe_that_must_be_done() {
     let bench = bench();
     let dir = bench.root.path().join("wipes");
-    for n in 0..20 {
-        let journal = Journal {
-            started_at: NOW,
-            finished_at: Some(Timestamp::from_second(n).unwrap()),
-            agent_version: "0.1.0".to_owned(),
-            mac_addresses: Vec::new(),
-            items: BTreeMap::new(),
-        };
-        write_json(&dir.join(format!("00000000-0000-4000-8000-{n:012}.json")), &journal).unwrap();
-    }
     let broken = "00000000-0000-4000-8000-00000000ffff";
     fs::write(dir.join(format!("{broken}.json")), "{").unwrap();
     let found = wipes(&dir).unwrap();
-    assert_eq!((found.done.len(), found.unfinished), (KEPT, vec![broken.to_owned()]));
-    assert!(found.done.contains_key("00000000-0000-4000-8000-000000000019"), "the newest is kept");
-    assert_eq!(fs::read_dir(&dir).unwrap().count(), KEPT + 1);
+    assert_eq!((found.done.len(), found.unfinished), (0, vec![broken.to_owned()]));
     assert!(is_unfinished(&VmDir::new(bench.root.path().join("vms").join(broken))));
+    finish(&bench.dir, unended(), NOW).unwrap();
+    assert_eq!(wipes(&dir).unwrap().unfinished, [broken], "no receipt that is written takes it away");
+}
+
+fn unended() -> Journal {
+    Journal {
+        started_at: NOW,
+        finished_at: None,
+        agent_version: "0.1.0".to_owned(),
+        mac_addresses: Vec::new(),
+        items: BTreeMap::new(),
+    }
+}
+
+#[test]
+fn a_receipt_that_is_written_takes_the_place_of_the_oldest_also_by_a_clock_that_was_set_back() {
+    let bench = bench();
+    let dir = bench.root.path().join("wipes");
+    let vm = |n: i64| VmDir::new(bench.root.path().join("vms").join(format!("00000000-0000-4000-8000-{n:012}")));
+    let end = |n: i64, second: i64| finish(&vm(n), unended(), Timestamp::from_second(second).unwrap()).unwrap();
+    let kept = |n: i64| wipes(&dir).unwrap().done.contains_key(&uid_of(&vm(n)));
+    for n in 0..100 {
+        end(n, n);
+    }
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), KEPT, "they pile up until the agent starts again");
+    assert!(kept(99) && !kept(99 - KEPT as i64), "the newest are kept");
+    end(200, -5);
+    assert!(kept(200), "it seems to be the oldest, and nobody has read it yet");
+    assert_eq!(surplus(&wipes(&dir).unwrap().done, |_| false), [uid_of(&vm(200))]);
+    assert!(surplus(&wipes(&dir).unwrap().done, |uid| uid == uid_of(&vm(200))).is_empty());
 }
 
 #[test]
