@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use dockerios_identity::Identity;
+use dockerios_identity::{Fields, Identity};
 
 use crate::plist::{NoDict, Plist, Scalar, SetError, Unreadable, Value};
 
@@ -68,6 +68,11 @@ pub enum ConfigError {
     /// It breaks rules: all of them are named.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Refused(Vec<Refusal>),
+    /// What stands there is no identity.
+    #[error(
+        "configuration {CONFIG_PATH}: PlatformInfo.Generic holds no valid identity: {0}; build the bootdisk with one"
+    )]
+    NoIdentity(String),
     /// The edited text does not say what was written. A fault of this program, told instead of shipped.
     #[error("template {CONFIG_PATH}: {0} does not read back as it was written; please report this with the template")]
     ReadBack(String),
@@ -93,6 +98,30 @@ pub fn personalise(config: &[u8], identity: &Identity) -> Result<Plist, ConfigEr
     let written = write(&template, identity)?;
     read_back(&written, identity)?;
     Ok(written)
+}
+
+/// The identity that a configuration holds, all of whose rules are kept.
+pub fn identity(config: &Plist) -> Result<Identity, ConfigError> {
+    let mut refused = check_boot(config)?;
+    refused.extend(check_places(config)?);
+    let rom = match rom(config)? {
+        Ok(rom) if refused.is_empty() => rom,
+        _ => return Err(ConfigError::Refused(refused)),
+    };
+    let text = |key: &str| match config.get(&["PlatformInfo", "Generic", key]) {
+        Ok(Some(Value::String(text))) => text.clone(),
+        _ => String::new(),
+    };
+    let hex = |between: &str| rom.map(|byte| format!("{byte:02x}")).join(between);
+    let fields = Fields {
+        model: text("SystemProductName"),
+        serial: text("SystemSerialNumber"),
+        mlb: text("MLB"),
+        rom: hex("").to_uppercase(),
+        system_uuid: text("SystemUUID"),
+        mac_address: hex(":"),
+    };
+    Identity::try_from(fields).map_err(|refusals| ConfigError::NoIdentity(refusals.to_string()))
 }
 
 /// The ROM in PlatformInfo.Generic: six bytes of data, and nothing else passes for them.

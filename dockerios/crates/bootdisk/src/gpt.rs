@@ -8,7 +8,7 @@ use crate::guid::Guid;
 use crate::image::Extent;
 
 /// C12A7328-F81F-11D2-BA4B-00A0C93EC93B, the type of an EFI system partition, in the byte order of GPT.
-const EFI_SYSTEM: Guid = [
+pub(crate) const EFI_SYSTEM: Guid = [
     0x28, 0x73, 0x2A, 0xC1, 0x1F, 0xF8, 0xD2, 0x11, 0xBA, 0x4B, 0x00, 0xA0, 0xC9, 0x3E, 0xC9, 0x3B,
 ];
 

@@ -4,6 +4,7 @@
 //! ```text
 //! template folder ──verified──▶ files ──config.plist personalised──▶ FAT32 ──▶ GPT ──▶ image
 //! identity file ────checked──────────────────────▲
+//! image ──inspected──▶ containerDisk (an OCI image), for the machines of a Shared class
 //! ```
 
 pub mod build;
@@ -12,6 +13,8 @@ pub mod fat;
 pub mod gpt;
 pub mod guid;
 pub mod image;
+pub mod inspect;
 pub mod output;
+pub mod pack;
 pub mod plist;
 pub mod template;

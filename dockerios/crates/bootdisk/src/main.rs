@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use anyhow::anyhow;
 use clap::{Parser, Subcommand};
 use dockerios_bootdisk::build::{Order, build};
+use dockerios_bootdisk::pack::{self, pack};
 use dockerios_bootdisk::template;
 
-/// Writes the OpenCore bootdisk of one identity from a checksummed template, reproducibly.
+/// Writes the OpenCore bootdisk of one identity from a checksummed template, reproducibly, and packs one that is shared.
 ///
 /// Apple's licence does not cover macOS on hardware that is not Apple's.
 #[derive(Debug, Parser)]
@@ -38,6 +39,18 @@ enum Command {
         /// A file that gets the sha256 too, such as the /dev/termination-log of a container
         #[arg(long, value_name = "FILE")]
         report: Option<PathBuf>,
+    },
+    /// Pack a bootdisk that many machines share as a containerDisk (an OCI image), and print its digest
+    Pack {
+        /// The bootdisk, a file that `build` wrote
+        #[arg(long, value_name = "FILE")]
+        image: PathBuf,
+        /// The serial in it: says that all machines, and whoever pulls the image, are to have that identity
+        #[arg(long, value_name = "SERIAL")]
+        share: Option<String>,
+        /// The layout: a new folder, or a new file when the name ends in .tar
+        #[arg(long, value_name = "PATH")]
+        output: PathBuf,
     },
     /// Print the manifest of a template, to be saved as its MANIFEST.sha256
     Manifest {
@@ -84,6 +97,7 @@ fn run(command: Command) -> anyhow::Result<String> {
             }
             Ok(answer)
         }
+        Command::Pack { image, share, output } => Ok(format!("{}\n", pack(&pack::Order { image, share, output })?)),
         Command::Manifest { template } => Ok(template::manifest(&template)?),
     }
 }

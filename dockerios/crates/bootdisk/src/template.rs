@@ -18,7 +18,7 @@ use crate::image::IMAGE_BYTES;
 pub const MANIFEST: &str = "MANIFEST.sha256";
 
 /// Without these OpenCore does not start. FAT does not care about case, nor does this list.
-const NEEDED: [&str; 3] = ["EFI/BOOT/BOOTx64.efi", "EFI/OC/OpenCore.efi", CONFIG_PATH];
+pub(crate) const NEEDED: [&str; 3] = ["EFI/BOOT/BOOTx64.efi", "EFI/OC/OpenCore.efi", CONFIG_PATH];
 
 /// A folder inside a folder inside a folder: OpenCore's deepest kexts have about ten levels.
 const MOST_LEVELS: usize = 32;
