@@ -289,7 +289,12 @@ fn a_class_stays_closed_while_its_capacity_is_not_known_and_open_once_it_let_the
     let unknown = tell(&mut world, Seen::Unknown("the query timed out".into()));
     assert_eq!(world.reason("StorageHeadroom"), "CapacityUnknown");
     assert_eq!(unknown.as_deref(), Some("fast"), "what is not known opens nothing");
-    assert_eq!(tell(&mut world, free(400)), None, "{}", world.message("StorageHeadroom"));
+    assert_eq!(
+        tell(&mut world, free(400)),
+        None,
+        "{}",
+        world.message("StorageHeadroom")
+    );
     assert_eq!(world.reason("StorageHeadroom"), "Sufficient");
 }
 
@@ -338,10 +343,42 @@ fn the_event_about_room_has_both_numbers() {
 }
 
 #[test]
+fn a_phase_has_the_time_it_began_and_the_first_began_with_the_machine() {
+    let mut world = World::new();
+    world.edit("MacOSMachine", "m", |machine| {
+        machine["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+    });
+    world.remove("MacOSImage", "tahoe");
+    let since = |world: &World| world.status().phase_since.expect("since when").0.to_string();
+    world.settle();
+    assert_eq!(
+        (world.phase(), &*since(&world)),
+        (Phase::Pending, "2026-01-01T00:00:00Z")
+    );
+    world.wait(100);
+    world.settle();
+    assert_eq!(&*since(&world), "2026-01-01T00:00:00Z", "it is in it still");
+    let image = World::new().get("MacOSImage", "tahoe").cloned();
+    world.put("MacOSImage", image.expect("the image"));
+    world.settle();
+    assert_eq!(world.phase(), Phase::Cloning);
+    let cloning = world.status().phase_since.expect("since when").0;
+    assert!(
+        world.now.duration_since(cloning).as_secs() < 60,
+        "{cloning} of {}",
+        world.now
+    );
+}
+
+#[test]
 fn an_event_tells_how_the_guest_gets_its_system_disk() {
     for (bus, mode, told) in [
         ("nvme", "Native", "NVMe (Native, by libvirt itself)"),
-        ("nvme", "Override", "NVMe (Override: QEMU's frontend of a SATA disk is replaced)"),
+        (
+            "nvme",
+            "Override",
+            "NVMe (Override: QEMU's frontend of a SATA disk is replaced)",
+        ),
         ("sata", "Native", "SATA, as its class says"),
     ] {
         let mut world = World::new();
@@ -352,7 +389,11 @@ fn an_event_tells_how_the_guest_gets_its_system_disk() {
             platform["status"]["launchers"][0]["nvme"] = json!(mode);
         });
         world.settle();
-        assert!(world.news.iter().any(|news| news.contains(told)), "{told}: {:?}", world.news);
+        assert!(
+            world.news.iter().any(|news| news.contains(told)),
+            "{told}: {:?}",
+            world.news
+        );
     }
 }
 
@@ -472,13 +513,7 @@ fn line(mut waiters: Vec<Waiter>, cards: Seen<Cards>) -> Line {
 
 #[test]
 fn a_machine_with_a_card_waits_with_the_count_while_none_is_free_and_takes_nothing_meanwhile() {
-    let cards = |total, used| {
-        Seen::Present(Cards {
-            total,
-            used,
-            shut: 0,
-        })
-    };
+    let cards = |total, used| Seen::Present(Cards { total, used, shut: 0 });
     let other = |uid: &str, age: i64, begun: bool| Waiter {
         gpu: Some(CARD.into()),
         ..waiter(uid, age, "fast", 1, None, begun)
