@@ -113,11 +113,14 @@ pub fn keys_of(object: &Value) -> Vec<IndexKey> {
                 Index::Identity,
                 text("/spec/template/metadata/labels/identity.dockerios.io~1name"),
             );
-            let cards = object
-                .pointer("/spec/template/spec/domain/devices/gpus")
-                .and_then(Value::as_array);
-            for card in cards.into_iter().flatten() {
-                add(Index::Card, card["deviceName"].as_str());
+            // KubeVirt hands over the same devices under either name
+            for field in ["gpus", "hostDevices"] {
+                let cards = object
+                    .pointer("/spec/template/spec/domain/devices")
+                    .map(|devices| &devices[field]);
+                for card in cards.and_then(Value::as_array).into_iter().flatten() {
+                    add(Index::Card, card["deviceName"].as_str());
+                }
             }
         }
         "VirtualMachineInstance" => {
@@ -178,6 +181,8 @@ mod tests {
             json!({"kind": "MacOSMachineClass", "spec": {"gpu": {"deviceName": "amd.com/polaris"}}}),
             json!({"kind": "VirtualMachine", "spec": {"template": {"spec": {"domain": {"devices": {
                 "gpus": [{"name": "card", "deviceName": "amd.com/polaris"}]}}}}}}),
+            json!({"kind": "VirtualMachine", "spec": {"template": {"spec": {"domain": {"devices": {
+                "hostDevices": [{"name": "card", "deviceName": "amd.com/polaris"}]}}}}}}),
             json!({"kind": "Node", "status": {"allocatable": {"amd.com/polaris": "0", "cpu": "4"}}}),
         ] {
             assert_eq!(keys_of(&object), std::slice::from_ref(&card), "{object}");

@@ -161,7 +161,9 @@ pub(super) fn turn(line: &Line, rules: &[Headroom], uid: &str) -> Turn {
 pub fn reserved(line: &Line) -> BTreeMap<String, u64> {
     let mut walk = Walk::new(line, &[], std::iter::empty());
     let waiters = line.waiters.present().into_iter().flatten();
-    waiters.filter(|waiter| waiter.begun).for_each(|waiter| walk.reserve(waiter));
+    waiters
+        .filter(|waiter| waiter.begun)
+        .for_each(|waiter| walk.reserve(waiter));
     let by_class = walk.reserved.into_iter();
     by_class.map(|(class, bytes)| (class.to_owned(), bytes)).collect()
 }

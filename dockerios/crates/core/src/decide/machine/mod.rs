@@ -9,6 +9,8 @@
 //! Invariants: what could not be read frees nothing and makes nothing; a stop that began is carried to its end; the
 //! identity is the last thing that is given back and never the first that is forgotten. The phase is output only.
 
+mod cards;
+mod devices;
 mod disks;
 mod drain;
 mod end;
@@ -18,6 +20,7 @@ mod instance;
 mod line;
 mod provision;
 mod run;
+mod start;
 mod status;
 mod stop;
 mod teardown;
@@ -32,13 +35,15 @@ use dockerios_api::{
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-pub use disks::CLONE_DEADLINE;
+pub use cards::{Cards, Holder};
+pub use disks::USUAL_CLONE;
 pub use end::held_by_claim;
 pub use facts::{Facts, node_of};
-pub use headroom::{Capacity, GROWTH_SHARE, Room, judge as judge_room, reservation};
-pub use line::{Cards, Line, Waiter};
+pub use headroom::{Capacity, GROWTH_SHARE, REOPENS_ABOVE, Room, Share, judge as judge_room, reservation, thresholds};
+pub use line::{Line, Waiter, reserved};
 pub use provision::{Open, Shut, gates};
-pub use run::{SILENCE, START_DEADLINE};
+pub use run::SILENCE;
+pub use start::START_DEADLINE;
 pub use stop::{GUEST_WINDOW, OVERDUE};
 
 use self::{

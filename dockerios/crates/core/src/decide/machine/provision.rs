@@ -9,24 +9,31 @@ use std::sync::Arc;
 use dockerios_api::{
     MacOSImage, MacOSMachineClass, MachineIdentity, PlatformConfig, Verdict,
     condition::of,
-    config::platform_config::{Nvme, PlatformCondition},
+    config::platform_config::{Launcher, Nvme, PlatformCondition, PlatformReason},
     image::macos_image::Published,
     machine::{
-        class::{Bus, IdentityKind},
+        class::{Bus, IdentityKind, NicModel},
         macos_machine::{MachineCondition as Condition, MachinePhase as Phase, MachineReason as Reason},
     },
-    names::{IDENTITY, PLATFORM},
+    names::{IDENTITY, NVME, PLATFORM},
 };
+use dockerios_kubevirt::{VirtualMachine, names::HOOK_SIDECARS};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
 
 use super::{
+    cards::Cards,
     facts::{Facts, Objects},
-    headroom::{Room, gib},
-    line::{Cards, Turn, turn},
+    headroom::{Room, Share, gib},
+    line::{Turn, turn},
     status::Pass,
 };
-use crate::{Object, Seen, Step, decide::identity, render::machine as render};
+use crate::{
+    Object, Seen, Step,
+    admit::class::without_gpu_template,
+    decide::{clone_right, identity, platform::current},
+    render::machine as render,
+};
 
 /// What a machine is made of, all of it there and ready.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +50,8 @@ pub type Shut = (Reason, String);
 
 /// Whether class, namespace, image and platform let a machine be made.
 ///
+/// `right`: whether the operator may clone from where the image is published, if that is another namespace.
+///
 /// # Errors
 /// The first that does not.
 pub fn gates<'f>(
@@ -51,6 +60,7 @@ pub fn gates<'f>(
     namespace: &Seen<Arc<Namespace>>,
     image: &'f Seen<Arc<MacOSImage>>,
     platform: &'f Seen<Arc<PlatformConfig>>,
+    right: &Seen<bool>,
 ) -> Result<Open<'f>, Shut> {
     let missing = format!(
         "MacOSMachineClass {class_name} does not exist; create it, or delete the machine and name one that does"
@@ -77,6 +87,11 @@ pub fn gates<'f>(
     let missing = format!("PlatformConfig {PLATFORM} does not exist; create it");
     let platform = see(platform, Reason::PlatformNotReady, &missing)?;
     let nvme = launcher(platform, class)?;
+    let home = &published.namespace;
+    clone_right::judge(right, home, home).map_err(|shut| match shut {
+        clone_right::Shut::Denied(message) => (Reason::CloneNotPermitted, message),
+        clone_right::Shut::Unknown(why) => (Reason::Unreadable, why),
+    })?;
     Ok(Open {
         class,
         image,
@@ -96,22 +111,10 @@ fn see<'f, T>(seen: &'f Seen<Arc<T>>, reason: Reason, missing: &str) -> Result<&
 
 /// How the launcher gives an NVMe disk; refused while the platform cannot do what the class asks of it.
 fn launcher(platform: &PlatformConfig, class: &MacOSMachineClass) -> Result<Nvme, Shut> {
-    let status = platform.status.as_ref();
-    let conditions = status.map_or(&[][..], |status| &status.conditions);
-    let hooked = platform.spec.domain_hook.is_some();
     let nvme = class.spec.system_disk.bus == Bus::Nvme;
-    for kind in [PlatformCondition::GatesEnabled, PlatformCondition::LauncherCapable] {
-        let said = of(conditions, kind.word()).filter(|condition| condition.status == Verdict::False);
-        if let Some(said) = said.filter(|_| hooked || nvme) {
-            return Err((
-                Reason::PlatformNotReady,
-                format!("PlatformConfig {PLATFORM}, {kind}: {}", said.message),
-            ));
-        }
-    }
-    let launchers = status.into_iter().flat_map(|status| &status.launchers);
-    match launchers.max_by_key(|launcher| launcher.probed_at.clone()) {
-        Some(newest) => Ok(newest.nvme),
+    capable(platform, platform.spec.domain_hook.is_some(), nvme)?;
+    match current(platform) {
+        Some(launcher) => has_nic(launcher, class).map(|()| launcher.nvme),
         None if !nvme => Ok(Nvme::Native),
         None => {
             let message = format!(
@@ -124,6 +127,64 @@ fn launcher(platform: &PlatformConfig, class: &MacOSMachineClass) -> Result<Nvme
     }
 }
 
+/// Whether its QEMU has the NIC that the hook puts in: one that it lacks it refuses when the machine starts.
+fn has_nic(launcher: &Launcher, class: &MacOSMachineClass) -> Result<(), Shut> {
+    const VARIANT: &str = "e1000-82545em";
+    let wanted = class.spec.network.model == NicModel::E1000_82545em;
+    if !wanted || launcher.nic_models.iter().any(|model| model == VARIANT) {
+        return Ok(());
+    }
+    let message = format!(
+        "class {} wants the NIC {VARIANT}, which the QEMU of the virt-launcher image {} does not have: build one that \
+         does (docs/launcher.md), or use e1000",
+        class.name_any(),
+        launcher.digest
+    );
+    Err((Reason::PlatformNotReady, message))
+}
+
+/// Whether KubeVirt starts what a machine is made of: with the hook, or with an NVMe disk. A launcher that was not probed
+/// yet is waited for, since a VirtualMachine is rendered once for what its launcher can do; what cannot be read just
+/// now leaves what is known.
+fn capable(platform: &PlatformConfig, hooked: bool, nvme: bool) -> Result<(), Shut> {
+    let conditions = platform.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let stops = |said: &dockerios_api::Condition| match (said.status, said.reason.as_str()) {
+        // all that a SATA disk needs is there
+        (Verdict::False, reason) if reason == PlatformReason::NvmeMissing.word() => nvme,
+        (Verdict::False, _) => hooked || nvme,
+        (_, reason) => reason == PlatformReason::NotProbed.word() && (hooked || nvme),
+    };
+    let needed = [PlatformCondition::GatesEnabled, PlatformCondition::LauncherCapable];
+    let shut = needed.into_iter().find_map(|kind| {
+        let said = of(conditions, kind.word()).filter(|said| stops(said))?;
+        Some(format!("PlatformConfig {PLATFORM}, {kind}: {}", said.message))
+    });
+    shut.map_or(Ok(()), |message| Err((Reason::PlatformNotReady, message)))
+}
+
+/// Whether a VirtualMachine that exists can be started with the launcher that KubeVirt has now, which may be another than
+/// the one it was rendered for.
+///
+/// # Errors
+/// It would not start.
+pub(super) fn startable(facts: &Facts, vm: &VirtualMachine) -> Result<(), Shut> {
+    let platform = match &facts.platform {
+        Seen::Present(platform) => platform,
+        // nothing is known against it
+        Seen::Absent => return Ok(()),
+        Seen::Unknown(why) => return Err((Reason::Unreadable, why.clone())),
+    };
+    let metadata = vm.spec.template.metadata.as_ref();
+    let note = |key: &str| {
+        metadata
+            .and_then(|metadata| metadata.annotations.get(key))
+            .map(String::as_str)
+    };
+    // what the hook is told says whether it gives an NVMe disk; a machine without a hook has a SATA disk
+    let hooked = note(HOOK_SIDECARS).is_some();
+    capable(platform, hooked, hooked && note(NVME) != Some("off"))
+}
+
 /// Nothing of the machine runs and it has no VirtualMachine: makes it, or says what it waits for.
 pub(super) fn proceed(pass: &mut Pass, objects: &Objects) {
     let facts = pass.facts;
@@ -133,14 +194,23 @@ pub(super) fn proceed(pass: &mut Pass, objects: &Objects) {
         &facts.namespace,
         &facts.image,
         &facts.platform,
+        &facts.clone_right,
     ) {
         Ok(open) => open,
-        Err((reason, message)) => return wait(pass, reason, message),
+        Err((reason, message)) => {
+            if reason == Reason::CloneNotPermitted {
+                pass.say(Condition::DiskCloned, false, reason, &message);
+            }
+            return wait(pass, reason, message);
+        }
     };
     let held = match held(facts) {
         Ok(held) => held,
         Err(why) => return pass.unreadable(&why),
     };
+    if let Some(why) = unfit(facts, open.class) {
+        return wait(pass, Reason::PoolUnfit, why);
+    }
     let per_machine = open.class.spec.identity.kind == IdentityKind::PerMachine;
     if per_machine && held.is_none() {
         if let Some(name) = carried(facts, objects) {
@@ -155,6 +225,13 @@ pub(super) fn proceed(pass: &mut Pass, objects: &Objects) {
     make(pass, objects, &open, held);
 }
 
+/// Why the bootdisks of its pool are none for its class: the pool may have changed since the class was admitted.
+fn unfit(facts: &Facts, class: &MacOSMachineClass) -> Option<String> {
+    class.spec.identity.per_machine.as_ref()?;
+    let (problem, way_out) = without_gpu_template(class, facts.pool.present()?)?;
+    Some(format!("class {}: {problem}; {way_out}", class.name_any()))
+}
+
 /// The identity that names the machine in its claimRef.
 pub(super) fn held(facts: &Facts) -> Result<Option<&MachineIdentity>, String> {
     match &facts.held {
@@ -166,7 +243,7 @@ pub(super) fn held(facts: &Facts) -> Result<Option<&MachineIdentity>, String> {
 
 /// The identity that objects of the machine carry by label.
 fn carried(facts: &Facts, objects: &Objects) -> Option<String> {
-    let template = |vm: &&dockerios_kubevirt::VirtualMachine| {
+    let template = |vm: &&VirtualMachine| {
         vm.spec
             .template
             .metadata
@@ -202,30 +279,42 @@ fn queue(pass: &mut Pass, open: &Open, identity: bool) {
         Turn::Behind(class) => {
             let message = format!("an older machine waits for room in storage class {class}; first come, first served");
             pass.say(Condition::StorageHeadroom, false, Reason::BelowThreshold, &message);
+            pass.draft.awaits_room_in = Some(class.into());
             wait(pass, Reason::BelowThreshold, message);
         }
         Turn::NoRoom(class, room) => {
             let (reason, message) = short(&class, &room);
-            let verdict = if reason == Reason::CapacityUnknown {
-                Verdict::Unknown
-            } else {
-                Verdict::False
+            let verdict = match room {
+                // what is not known opens no class that was closed
+                Room::Unknown(_) => Verdict::Unknown,
+                _ => {
+                    pass.draft.awaits_room_in = Some(class.into());
+                    Verdict::False
+                }
             };
             pass.say(Condition::StorageHeadroom, verdict, reason, &message);
             wait(pass, reason, message);
         }
         Turn::NoCard(device, cards) => {
-            roomy(pass, rules.is_empty());
+            roomy(
+                pass,
+                rules.is_empty(),
+                "there is room for it now; it is not let in yet, for want of a card",
+            );
             wait(pass, Reason::NoCardFree, no_card(&device, &cards));
         }
         Turn::NoIdentity => {
-            roomy(pass, rules.is_empty());
+            roomy(
+                pass,
+                rules.is_empty(),
+                "there is room for it now; it is not let in yet, for want of an identity",
+            );
             let message = exhausted(facts, open);
             pass.say(Condition::IdentityAllocated, false, Reason::IdentityExhausted, &message);
             wait(pass, Reason::IdentityExhausted, message);
         }
         Turn::Go(given) => {
-            roomy(pass, rules.is_empty());
+            roomy(pass, rules.is_empty(), "there was room when it was let in");
             match (identity, given) {
                 (false, _) => make(pass, &Objects::default(), open, None),
                 (true, Some(given)) => take(pass, &preferred(facts).unwrap_or(given)),
@@ -274,7 +363,7 @@ fn allocating(pass: &mut Pass, message: String) {
     pass.sum_up(Phase::AllocatingIdentity, Reason::AllocatingIdentity, message);
 }
 
-fn wait(pass: &mut Pass, reason: Reason, message: String) {
+pub(super) fn wait(pass: &mut Pass, reason: Reason, message: String) {
     if reason == Reason::Unreadable {
         return pass.unreadable(&message);
     }
@@ -282,36 +371,38 @@ fn wait(pass: &mut Pass, reason: Reason, message: String) {
     pass.sum_up(Phase::Pending, reason, message);
 }
 
-fn roomy(pass: &mut Pass, unruled: bool) {
-    if unruled {
-        pass.say(
-            Condition::StorageHeadroom,
-            true,
-            Reason::NotConfigured,
-            "no headroom is asked for",
-        );
-    } else {
-        pass.say(
-            Condition::StorageHeadroom,
-            true,
-            Reason::Sufficient,
-            "there was room when it was let in",
-        );
-    }
+fn roomy(pass: &mut Pass, unruled: bool, message: &str) {
+    pass.draft.awaits_room_in = None;
+    let (reason, message) = match unruled {
+        true => (Reason::NotConfigured, "no headroom is asked for"),
+        false => (Reason::Sufficient, message),
+    };
+    pass.say(Condition::StorageHeadroom, true, reason, message);
 }
 
 fn short(class: &str, room: &Room) -> (Reason, String) {
     match room {
-        Room::Below { free, reserved, floor } => (
-            Reason::BelowThreshold,
-            format!(
-                "storage class {class}: {} free less {} reserved for machines that are being made and this one is below \
-                 the {} that must stay free; nothing that runs is touched. Delete machines or images, or add storage",
-                gib(*free),
-                gib(*reserved),
-                gib(*floor)
-            ),
-        ),
+        Room::Below {
+            free,
+            reserved,
+            floor,
+            opens,
+            held,
+        } => {
+            let share = |share: &Share| format!("{} ({} %)", gib(share.bytes), share.percent);
+            let (floor, opens) = (share(floor), share(opens));
+            let limit = if *held {
+                format!("{opens} at which it opens again, closed as it was below its threshold of {floor}")
+            } else {
+                format!("{floor} that must stay free; it opens again at {opens}")
+            };
+            let (free, reserved) = (gib(*free), gib(*reserved));
+            let message = format!(
+                "storage class {class}: {free} free less {reserved} reserved for machines that are being made and this \
+                 one is below the {limit}. Nothing that runs is touched. Delete machines or images, or add storage"
+            );
+            (Reason::BelowThreshold, message)
+        }
         Room::Unknown(why) => (
             Reason::CapacityUnknown,
             format!(
@@ -323,18 +414,28 @@ fn short(class: &str, room: &Room) -> (Reason, String) {
 }
 
 fn no_card(device: &str, cards: &Cards) -> String {
-    let Cards { total, used } = cards;
-    if *total == 0 {
-        return format!(
+    let Cards { total, used, shut } = cards;
+    match (total, shut) {
+        (0, 0) => format!(
             "no node offers a card {device}: bind one to vfio-pci on its host and permit it in KubeVirt \
              (docs/host-preparation.md)"
-        );
+        ),
+        (0, shut) => format!(
+            "no node that takes machines offers a card {device}; {shut} are on nodes that are cordoned or not ready: \
+             uncordon or mend them"
+        ),
+        (total, shut) => {
+            let free = total.saturating_sub(*used);
+            let beside = match shut {
+                0 => String::new(),
+                shut => format!(" ({shut} more are on nodes that are cordoned or not ready, and do not count)"),
+            };
+            format!(
+                "{free} of {total} cards {device} are free, {used} are other machines'{beside}; a card is never shared. \
+                 It waits until a machine with one goes, first come, first served"
+            )
+        }
     }
-    let free = total.saturating_sub(*used);
-    format!(
-        "{free} of {total} cards {device} are free, {used} are other machines'; a card is never shared. It waits until a \
-         machine with one goes, first come, first served"
-    )
 }
 
 fn exhausted(facts: &Facts, open: &Open) -> String {
@@ -382,11 +483,24 @@ pub(super) fn make(pass: &mut Pass, objects: &Objects, open: &Open, identity: Op
         }
         return pass.sum_up(Phase::Pending, reason, message);
     }
-    let message = format!("its disks are being cloned from image {}", open.image.name_any());
+    let message = format!(
+        "its disks are being cloned from image {}; the guest gets its system disk as {}",
+        open.image.name_any(),
+        bus_words(open)
+    );
     if !pass.held(Condition::DiskCloned) {
         pass.say(Condition::DiskCloned, false, Reason::Cloning, &message);
     }
     pass.sum_up(Phase::Cloning, Reason::Cloning, message);
+}
+
+/// How the guest sees its system disk, and by which means.
+fn bus_words(open: &Open) -> String {
+    match (open.class.spec.system_disk.bus, open.nvme) {
+        (Bus::Sata, _) => "SATA, as its class says".to_owned(),
+        (Bus::Nvme, Nvme::Override) => "NVMe (Override: QEMU's frontend of a SATA disk is replaced)".to_owned(),
+        (Bus::Nvme, mode) => format!("NVMe ({mode:?}, by libvirt itself)"),
+    }
 }
 
 fn render_all(facts: &Facts, open: &Open, identity: Option<&MachineIdentity>) -> render::Rendered<Vec<Step>> {
