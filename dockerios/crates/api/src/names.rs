@@ -59,6 +59,10 @@ pub const BOOTDISK: &str = "dockerios.io/bootdisk";
 pub const NVME: &str = "dockerios.io/nvme";
 /// Annotation for the hook: NIC model that replaces `e1000`.
 pub const NIC_MODEL: &str = "dockerios.io/nic-model";
+/// Annotation for the hook: the vendor that a named CPU model says it is of.
+pub const CPU_VENDOR: &str = "dockerios.io/cpu-vendor";
+/// Value of [`CPU_VENDOR`]: the one that macOS knows.
+pub const INTEL: &str = "GenuineIntel";
 
 /// Finalizer of a MacOSMachine: removed by the operator alone, when nothing of the machine is left.
 pub const TEARDOWN: &str = "machine.dockerios.io/teardown";

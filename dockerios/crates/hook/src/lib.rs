@@ -12,9 +12,10 @@
 //! | [`osk`] | the key, read from a file and never printed |
 //! | `document`, `splice` | the XML as a tree to read, and as bytes to edit |
 //! | `qemu`, `pci` | QEMU's own arguments and overrides in the XML; which slots of bus 0 are taken |
-//! | `smc`, `disk`, `native`, `overriding`, `nic` | one change each |
+//! | `smc`, `disk`, `native`, `overriding`, `nic`, `cpu` | one change each |
 //! | [`serve`], [`proto`] | KubeVirt's gRPC protocol on a unix socket |
 
+mod cpu;
 mod disk;
 mod document;
 mod native;

@@ -52,6 +52,10 @@ pub enum Reason {
     HotplugConflict,
     /// An override of the system disk that says something else.
     OverrideConflict,
+    /// A vendor is wanted of a CPU that is no named model.
+    CpuNotNamed,
+    /// The CPU says another vendor already.
+    OtherVendor,
     /// The answer did not pass the hook's own check of it.
     SelfCheck,
 }

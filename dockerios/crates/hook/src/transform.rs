@@ -2,7 +2,7 @@
 //! again.
 
 use crate::{
-    Osk, Reason, Refusal, Vmi, disk,
+    Osk, Reason, Refusal, Vmi, cpu, disk,
     document::{Domain, parse},
     native, nic, overriding,
     qemu::QemuParts,
@@ -11,7 +11,8 @@ use crate::{
     vmi::NvmeMode,
 };
 
-/// Gives the domain what macOS needs: SMC and hotplug switch, the system disk as NVMe, the NIC's model.
+/// Gives the domain what macOS needs: SMC and hotplug switch, the system disk as NVMe, the NIC's model,
+/// the CPU's vendor.
 ///
 /// Pure: the same three values give the same answer. `transform(transform(x)) == transform(x)`.
 pub fn transform(domain_xml: &str, vmi: &Vmi, osk: &Osk) -> Result<String, Refusal> {
@@ -52,6 +53,7 @@ fn pass(xml: &str, vmi: &Vmi, osk: &Osk) -> Result<String, Refusal> {
         NvmeMode::Off => drop(disk::Disk::of(domain, &vmi.system_disk)?),
     }
     nic::rewrite(domain, vmi, &mut splices);
+    cpu::rewrite(domain, vmi, &mut splices)?;
     smc::add(&qemu, osk, &mut splices)?;
     splices
         .apply()

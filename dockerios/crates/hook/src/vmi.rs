@@ -15,6 +15,10 @@ pub const BOOTDISK: &str = "dockerios.io/bootdisk";
 pub const NVME: &str = "dockerios.io/nvme";
 /// What an `e1000` interface becomes.
 pub const NIC_MODEL: &str = "dockerios.io/nic-model";
+/// The vendor that a named CPU model says it is of: [`CPU_VENDORS`].
+pub const CPU_VENDOR: &str = "dockerios.io/cpu-vendor";
+/// What macOS knows: twelve characters, as CPUID leaf 0 has them.
+pub const CPU_VENDORS: [&str; 1] = ["GenuineIntel"];
 
 /// Models that QEMU has and that macOS is reported to have a driver for; nothing here was run on a Mac.
 ///
@@ -49,6 +53,8 @@ pub struct Vmi {
     pub nvme: NvmeMode,
     /// What `e1000` becomes; one of [`NIC_MODELS`].
     pub nic_model: Option<String>,
+    /// The vendor that the CPU says it is of; one of [`CPU_VENDORS`].
+    pub cpu_vendor: Option<String>,
     /// The system disk's serial in `spec.domain.devices.disks[]`, when it has one.
     pub serial: Option<String>,
 }
@@ -138,12 +144,14 @@ impl Vmi {
             Some("off") => NvmeMode::Off,
             Some(other) => return Err(invalid(&called, NVME, other, "native, override or off")),
         };
-        let nic_model = annotations.get(NIC_MODEL).cloned();
-        if let Some(model) = &nic_model
-            && !NIC_MODELS.contains(&model.as_str())
-        {
-            return Err(invalid(&called, NIC_MODEL, model, &NIC_MODELS.join(", ")));
-        }
+        let listed = |key: &str, accepted: &[&str]| match annotations.get(key) {
+            Some(value) if !accepted.contains(&value.as_str()) => {
+                Err(invalid(&called, key, value, &accepted.join(", ")))
+            }
+            value => Ok(value.cloned()),
+        };
+        let nic_model = listed(NIC_MODEL, &NIC_MODELS)?;
+        let cpu_vendor = listed(CPU_VENDOR, &CPU_VENDORS)?;
         let disks = object.spec.domain.devices.disks.unwrap_or_default();
         let mut named = disks.into_iter().filter(|disk| disk.name == system_disk);
         let serial = named
@@ -163,6 +171,7 @@ impl Vmi {
             bootdisk,
             nvme,
             nic_model,
+            cpu_vendor,
             serial,
         })
     }

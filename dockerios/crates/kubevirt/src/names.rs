@@ -22,6 +22,10 @@ pub const HOOK_SIDECARS: &str = "hooks.kubevirt.io/hookSidecars";
 pub const VM_FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
 /// Finalizer of a VirtualMachineInstance, removed when its launcher has gone.
 pub const VMI_FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
+/// Label of a node, by KubeVirt's node labeller: the vendor of its processors is Intel.
+pub const CPU_VENDOR_INTEL: &str = "cpu-vendor.node.kubevirt.io/Intel";
+/// The same for AMD.
+pub const CPU_VENDOR_AMD: &str = "cpu-vendor.node.kubevirt.io/AMD";
 /// Resource of a node: it can run KVM guests.
 pub const KVM_RESOURCE: &str = "devices.kubevirt.io/kvm";
 

@@ -244,7 +244,8 @@ fn tail(xml: &mut String, domain: &Domain) {
     let _ = writeln!(xml, "\t<vcpu placement=\"static\">{}</vcpu>", sockets * cores * threads);
 }
 
-/// What is lost between two calls of a hook: QEMU's own arguments with their namespace, and `detect_zeroes`.
+/// What is lost between two calls of a hook: QEMU's own arguments with their namespace, and attributes that
+/// KubeVirt's structs have no field for.
 pub(crate) fn lose(xml: &str) -> Result<String, String> {
     let document = Document::parse(xml).map_err(|error| format!("the hook's answer is no XML: {error}"))?;
     let mut cuts = Vec::new();
@@ -252,9 +253,8 @@ pub(crate) fn lose(xml: &str) -> Result<String, String> {
         if node.tag_name().namespace() == Some(QEMU) && node.parent() == Some(document.root_element()) {
             cuts.push(node.range());
         }
-        if let Some(attribute) = node.attribute_node("detect_zeroes") {
-            cuts.push(attribute.range());
-        }
+        let lost = ["detect_zeroes", "vendor_id"].map(|name| node.attribute_node(name));
+        cuts.extend(lost.into_iter().flatten().map(|attribute| attribute.range()));
     }
     cuts.sort_by_key(|range| std::cmp::Reverse(range.start));
     let mut left = xml.to_owned();

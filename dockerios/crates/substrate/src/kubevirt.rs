@@ -72,6 +72,7 @@ pub fn lost_between_passes(domain: &str) -> Outcome<String> {
         }
         match node.tag_name().name() {
             "driver" => remove_attribute(node, "detect_zeroes", &mut edits),
+            "model" => remove_attribute(node, "vendor_id", &mut edits),
             "serial" if node.parent().is_some_and(|parent| parent.has_tag_name("controller")) => {
                 edits.push((node.range(), ""));
             }

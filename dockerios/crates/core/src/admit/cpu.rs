@@ -1,4 +1,4 @@
-//! Which CPU models have AVX2. From libvirt's `cpu_map` (x86 models) and QEMU's model documentation; the part of a
+//! Which CPU models have AVX2, and which are Intel's. From libvirt's `cpu_map` (x86 models) and QEMU's model documentation; the part of a
 //! name behind the family (`-noTSX`, `-IBRS`, `-v4`) changes nothing about AVX2.
 
 use dockerios_api::machine::class::{Cpu, FeaturePolicy};
@@ -67,6 +67,34 @@ const WITHOUT: &[&str] = &[
     "cpu64",
 ];
 
+/// Families of other makers.
+const NOT_INTEL: &[&str] = &[
+    "EPYC",
+    "Dhyana",
+    "YongFeng",
+    "athlon",
+    "phenom",
+    "Opteron_G1",
+    "Opteron_G2",
+    "Opteron_G3",
+    "Opteron_G4",
+    "Opteron_G5",
+];
+
+/// Whether the model is the host's own processor, whatever that is.
+pub(crate) fn of_host(model: &str) -> bool {
+    matches!(model, "host-passthrough" | "host-model")
+}
+
+/// Whether the model is one of another maker than Intel.
+pub(super) fn foreign(model: &str) -> bool {
+    NOT_INTEL.contains(&family(model))
+}
+
+fn family(model: &str) -> &str {
+    model.split('-').next().unwrap_or_default()
+}
+
 pub(super) fn avx2(cpu: &Cpu) -> Avx2 {
     match cpu
         .features
@@ -78,7 +106,7 @@ pub(super) fn avx2(cpu: &Cpu) -> Avx2 {
         Some(FeaturePolicy::Disable) => return Avx2::Disabled,
         None => {}
     }
-    let family = cpu.model.split('-').next().unwrap_or_default();
+    let family = family(&cpu.model);
     if WITH.contains(&family) {
         Avx2::Has
     } else if WITHOUT.contains(&family) {

@@ -7,7 +7,7 @@
 //! no contradiction, and is admitted (the object then waits, `Ready=False`); every fault of an object is said at once.
 
 pub mod class;
-mod cpu;
+pub(crate) mod cpu;
 pub mod identity;
 pub mod image;
 pub mod machine;

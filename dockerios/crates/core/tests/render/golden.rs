@@ -89,6 +89,20 @@ fn each_variant_renders_to_its_golden_file() {
     }
 }
 
+/// macOS knows Intel's processors alone: either the hook says that it is one, or the host is.
+#[test]
+fn every_variant_has_intels_vendor_from_the_hook_or_an_intel_host() {
+    for (name, scene) in variants() {
+        let vm = objects(&scene).pop().expect("the machine is last").body;
+        let template = &vm["spec"]["template"];
+        let hooked = template["metadata"]["annotations"]["dockerios.io/cpu-vendor"] == "GenuineIntel";
+        let host = template["spec"]["nodeSelector"]["cpu-vendor.node.kubevirt.io/Intel"] == "true";
+        assert_ne!(hooked, host, "{name}: one of the two, and not both");
+        let hosts_own = template["spec"]["domain"]["cpu"]["model"] == "host-passthrough";
+        assert_eq!(host, hosts_own || name == "sata-without-hook", "{name}");
+    }
+}
+
 #[test]
 fn the_real_definitions_take_every_variant() {
     let Some(definitions) = schema::definitions() else {

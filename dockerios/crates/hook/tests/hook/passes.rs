@@ -190,6 +190,30 @@ fn only_an_e1000_becomes_the_model_that_is_asked_for() {
 }
 
 #[test]
+fn a_named_cpu_gets_the_vendor_that_is_asked_for_again_in_each_pass_that_lost_it_and_nothing_else_of_it_changes() {
+    let annotations = [("cpu-vendor", "GenuineIntel")];
+    let (before, after) = (
+        "<model>Skylake-Client</model>",
+        "<model vendor_id=\"GenuineIntel\">Skylake-Client</model>",
+    );
+    let first = changed(FRESH, &annotations).unwrap();
+    assert_eq!(first, with(&changed(FRESH, &[]).unwrap(), before, after));
+    assert_eq!(changed(&first, &annotations).unwrap(), first);
+    assert_eq!(changed(&with(&first, after, before), &annotations).unwrap(), first);
+    // libvirt's own form, with an attribute of its own
+    let readback = with(
+        FRESH,
+        "<cpu mode=\"custom\"><model>",
+        "<cpu match='exact'><model fallback='forbid'>",
+    );
+    let second = changed(&readback, &annotations).unwrap();
+    assert!(
+        second.contains("<model vendor_id=\"GenuineIntel\" fallback='forbid'>Skylake-Client</model>"),
+        "{second}"
+    );
+}
+
+#[test]
 fn a_key_of_characters_that_xml_and_qemu_treat_specially_arrives_as_it_is() {
     let key = "<&>\"',=;".repeat(8);
     let osk = Osk::parse(key.as_bytes()).unwrap();

@@ -46,6 +46,10 @@ fn annotations_that_are_absent_empty_equal_or_outside_their_list() {
         ("nic-model", "e1000 "),
         ("nic-model", ""),
         ("nic-model", "rtl8139,mac=02:00:5e:00:53:09"),
+        ("cpu-vendor", "AuthenticAMD"),
+        ("cpu-vendor", "genuineintel"),
+        ("cpu-vendor", ""),
+        ("cpu-vendor", "GenuineIntel,model=1"),
     ] {
         let refusal =
             machine(|it| it["metadata"]["annotations"][format!("dockerios.io/{key}")] = json!(value)).unwrap_err();
@@ -155,6 +159,43 @@ fn disks_on_a_bus_that_is_not_expected() {
         &[("nvme", "override")],
         Reason::SystemDiskBus,
         "is on bus \"nvme\"",
+    );
+}
+
+#[test]
+fn a_vendor_for_a_cpu_that_is_no_named_model_or_says_another_one() {
+    let model = "<cpu mode=\"custom\"><model>Skylake-Client</model>";
+    for (cpu, reason, says) in [
+        (
+            "<cpu mode=\"host-passthrough\">",
+            Reason::CpuNotNamed,
+            "has mode \"host-passthrough\"",
+        ),
+        (
+            "<cpu mode=\"host-model\">",
+            Reason::CpuNotNamed,
+            "has mode \"host-model\"",
+        ),
+        ("<cpu mode=\"custom\">", Reason::CpuNotNamed, "not exactly one <model>"),
+        (
+            "<cpu><model vendor_id='AuthenticAMD'>Skylake-Client</model>",
+            Reason::OtherVendor,
+            "says vendor \"AuthenticAMD\", and \"GenuineIntel\" is wanted",
+        ),
+    ] {
+        let other = with(FRESH, model, cpu);
+        refused(&other, &[("cpu-vendor", "GenuineIntel")], reason, says);
+        assert!(
+            changed(&other, &[]).is_ok(),
+            "{cpu} is nobody's business without the annotation"
+        );
+    }
+    let cpuless = with(&with(FRESH, "<cpu mode", "<pu mode"), "</cpu>", "</pu>");
+    refused(
+        &cpuless,
+        &[("cpu-vendor", "GenuineIntel")],
+        Reason::CpuNotNamed,
+        "is not there",
     );
 }
 

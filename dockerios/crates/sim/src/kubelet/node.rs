@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
-use dockerios_kubevirt::VirtualMachineInstance;
+use dockerios_kubevirt::{VirtualMachineInstance, names};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
 use kube::{
     Api,
@@ -33,6 +33,7 @@ fn object(shape: &NodeShape) -> Result<Node> {
         "kubevirt.io/schedulable": "true",
         "kubevirt.io/cpumanager": "true",
         "machine-type.node.kubevirt.io/q35": "true",
+        names::CPU_VENDOR_INTEL: "true",
     });
     for feature in FEATURES {
         labels[format!("cpu-feature.node.kubevirt.io/{feature}")] = json!("true");

@@ -82,6 +82,26 @@ pub fn overridden(arguments: &Arguments, slot: &str) -> Outcome {
     discards(arguments, &disk)
 }
 
+/// What KubeVirt's fields come to: one socket, Intel's vendor, xHCI on bus 0 with the tablet behind it, no balloon.
+pub fn board(arguments: &Arguments, cpu: &str) -> Outcome {
+    let said = arguments.values("-cpu");
+    assert_eq!(said.len(), 1, "processors: {said:?}");
+    let mut words = said[0].split(',');
+    assert_eq!(words.next(), Some(cpu));
+    assert!(words.any(|word| word == "vendor=GenuineIntel"), "{said:?}");
+    let smp = arguments.values("-smp").join(" ");
+    assert!(smp.contains("sockets=1") && smp.contains("cores=4"), "{smp}");
+    let xhci = arguments.device("qemu-xhci")?;
+    assert_eq!(xhci.get("bus"), Some(&json!("pcie.0")), "xHCI behind a root port");
+    let tablet = arguments.device("usb-tablet")?;
+    let bus = tablet.get("bus").and_then(Value::as_str).unwrap_or_default();
+    let controller = xhci.get("id").and_then(Value::as_str).unwrap_or_default();
+    assert_eq!(bus.split('.').next(), Some(controller), "the tablet's bus");
+    let balloons = arguments.words().iter().filter(|word| word.contains("balloon"));
+    assert_eq!(balloons.count(), 0, "balloons");
+    Ok(())
+}
+
 /// Both network interfaces have this model.
 #[track_caller]
 pub fn nics(arguments: &Arguments, model: &str) {

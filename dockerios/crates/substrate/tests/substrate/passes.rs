@@ -18,7 +18,9 @@ fn three_passes(annotations: &[(&str, &str)]) -> Outcome<dockerios_substrate::ar
     let readback = libvirt.define(&kubevirt::for_libvirt(&first)?)?;
     let lost = kubevirt::lost_between_passes(&readback)?;
     assert!(
-        !lost.contains("isa-applesmc") && !lost.contains("detect_zeroes"),
+        !["isa-applesmc", "detect_zeroes", "vendor_id"]
+            .iter()
+            .any(|part| lost.contains(part)),
         "nothing was lost"
     );
     let second = hook.pass(&lost)?;
@@ -43,6 +45,7 @@ fn libvirt_makes_the_same_macos_machine_of_every_pass_with_a_native_nvme_disk() 
     judge::smc_and_hotplug_switch(&arguments);
     judge::bootdisk_on_sata(&arguments)?;
     judge::native(&arguments, "0x10")?;
+    judge::board(&arguments, "Penryn")?;
     judge::nics(&arguments, "e1000-82545em");
     Ok(())
 }
@@ -52,6 +55,7 @@ fn libvirt_makes_the_same_macos_machine_of_every_pass_with_an_overridden_disk() 
     let arguments = three_passes(&[("nvme", "override")])?;
     judge::smc_and_hotplug_switch(&arguments);
     judge::overridden(&arguments, "0x10")?;
+    judge::board(&arguments, "Penryn")?;
     judge::bootdisk_on_sata(&arguments)?;
     judge::nics(&arguments, "e1000-82545em");
     Ok(())
@@ -92,6 +96,15 @@ fn libvirt_takes_every_network_model_that_the_hook_gives() -> Outcome {
         let hooked = hooked(DOMAIN, &[("nic-model", model)])?;
         judge::nics(&command_line(&mut libvirt, &hooked)?, model);
     }
+    Ok(())
+}
+
+#[test]
+fn without_the_hook_libvirt_says_no_vendor_so_that_kvm_shows_the_host_s() -> Outcome {
+    let mut libvirt = Libvirt::start()?;
+    let without = with(&hooked(DOMAIN, &[])?, "<model vendor_id=\"GenuineIntel\">", "<model>");
+    let cpu = command_line(&mut libvirt, &without)?.values("-cpu").join(" ");
+    assert!(cpu.starts_with("Penryn") && !cpu.contains("vendor="), "{cpu}");
     Ok(())
 }
 

@@ -3,6 +3,8 @@
 //! Invariant: every value that KubeVirt would choose otherwise than macOS needs is said here (one socket, no hotplug,
 //! no secure boot, no balloon), so that nothing of it is written back into the spec later.
 
+use std::collections::BTreeMap;
+
 use dockerios_api::{
     config::platform_config::PermittedGpu,
     machine::class::{
@@ -16,11 +18,12 @@ use dockerios_kubevirt::{
         Bootloader, Clock, Cpu, CpuFeature, Devices, Domain, Efi, Firmware, HostDevice, Hugepages, Input as Pointer,
         Interface, Machine, Memory, Multus, Network, Numa, Timer, Timers, Utc, Video,
     },
+    names::CPU_VENDOR_INTEL,
     vmi::VirtualMachineInstanceSpec,
 };
 use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::api::resource::Quantity};
 
-use super::{Input, Rendered, Who, class_field, grace_seconds, volumes};
+use super::{Input, Rendered, Who, class_field, grace_seconds, vendor_by_hook, volumes};
 use crate::admit::version;
 
 /// The NIC on the pod network.
@@ -35,11 +38,7 @@ pub(super) fn instance(input: &Input, who: &Who) -> Rendered<VirtualMachineInsta
         architecture: Some("amd64".to_owned()),
         eviction_strategy: Some("External".to_owned()),
         termination_grace_period_seconds: i64::try_from(grace).ok(),
-        node_selector: placement
-            .node_selector
-            .iter()
-            .map(|(key, value)| (key.clone(), value.0.clone()))
-            .collect(),
+        node_selector: node_selector(input),
         tolerations: placement.tolerations.iter().map(toleration).collect(),
         domain: Domain {
             machine: Some(Machine {
@@ -56,6 +55,20 @@ pub(super) fn instance(input: &Input, who: &Who) -> Rendered<VirtualMachineInsta
         volumes: volumes::volumes(input)?,
         ..VirtualMachineInstanceSpec::default()
     })
+}
+
+/// The class's, and Intel hosts where the processor shows the host's own vendor.
+fn node_selector(input: &Input) -> BTreeMap<String, String> {
+    let class = &input.class.placement.node_selector;
+    let mut all: BTreeMap<String, String> = class
+        .iter()
+        .map(|(key, value)| (key.clone(), value.0.clone()))
+        .collect();
+    if !vendor_by_hook(input) {
+        all.entry(CPU_VENDOR_INTEL.to_owned())
+            .or_insert_with(|| "true".to_owned());
+    }
+    all
 }
 
 fn firmware(who: &Who) -> Firmware {

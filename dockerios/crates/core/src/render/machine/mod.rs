@@ -18,7 +18,7 @@ use dockerios_api::{
         class::{Bus, IdentityKind, NicModel},
         macos_machine::PowerState,
     },
-    names::{BOOTDISK, IDENTITY, MACHINE, MACHINE_UID, NIC_MODEL, NVME, SYSTEM_DISK, of_machine},
+    names::{BOOTDISK, CPU_VENDOR, IDENTITY, INTEL, MACHINE, MACHINE_UID, NIC_MODEL, NVME, SYSTEM_DISK, of_machine},
 };
 use dockerios_kubevirt::{
     VirtualMachine, names as kubevirt,
@@ -28,7 +28,7 @@ use kube::{ResourceExt, core::ObjectMeta};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::{Kind, Object};
+use crate::{Kind, Object, admit::cpu::of_host};
 
 /// Key of the hook ConfigMap that holds the SMC's key.
 pub const OSK_KEY: &str = "osk";
@@ -327,10 +327,19 @@ fn annotations(input: &Input) -> Rendered<BTreeMap<String, String>> {
         hook_is_there(input, "network.model", "use e1000")?;
         all.insert(NIC_MODEL.to_owned(), "e1000-82545em".to_owned());
     }
+    if vendor_by_hook(input) {
+        all.insert(CPU_VENDOR.to_owned(), INTEL.to_owned());
+    }
     if let Some(sidecar) = sidecar(input)? {
         all.insert(kubevirt::HOOK_SIDECARS.to_owned(), sidecar);
     }
     Ok(all)
+}
+
+/// Whether the hook gives the processor Intel's vendor, whatever the host's is. Without that only Intel hosts will do:
+/// KVM shows a guest the host's vendor (`dockerios_domain_hook`, module `cpu`).
+fn vendor_by_hook(input: &Input) -> bool {
+    input.platform.domain_hook.is_some() && !of_host(&input.class.cpu.model)
 }
 
 /// What the hook is told about the system disk.
