@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Condition, Name, PinnedImage, text::SpanText, vocabulary::vocabulary};
+use crate::{Condition, Name, PinnedImage, identity::pool::BootDiskTemplate, text::SpanText, vocabulary::vocabulary};
 
 /// Operator-wide behaviour. Apple's licence does not cover macOS on other makers' hardware; admission says so.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -71,6 +71,20 @@ pub struct BootDiskBuilder {
     pub image: PinnedImage,
     /// The OpenCore template.
     pub template: Template,
+    /// The OpenCore template of machines with a card, whose boot-args are others (`agdpmod=pikera` for Navi). Identity
+    /// pools with `bootDisk.template: GPU` are built from it; without it theirs wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_template: Option<Template>,
+}
+
+impl BootDiskBuilder {
+    /// The template that a pool names; none while there is no such template.
+    pub fn template(&self, named: BootDiskTemplate) -> Option<&Template> {
+        match named {
+            BootDiskTemplate::Default => Some(&self.template),
+            BootDiskTemplate::GPU => self.gpu_template.as_ref(),
+        }
+    }
 }
 
 /// An OpenCore template, mounted into the builder as an image volume.

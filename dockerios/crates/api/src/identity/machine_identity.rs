@@ -111,7 +111,7 @@ pub struct BuiltBootDisk {
     pub sha256: String,
     /// The builder that wrote it.
     pub builder_image: PinnedImage,
-    /// The template it was made from (`spec.bootDiskBuilder.template.sha256`).
+    /// The template it was made from (`spec.bootDiskBuilder.template.sha256`, or that of `gpuTemplate`).
     #[schemars(length(max = 64))]
     pub template_sha256: String,
 }
@@ -169,6 +169,8 @@ vocabulary! {
         BuildFailed;
         /// PlatformConfig names no builder.
         BuilderMissing;
+        /// Its pool says bootDisk.template: GPU and PlatformConfig has no bootDiskBuilder.gpuTemplate.
+        TemplateMissing;
         /// The bootdisk's volume is gone; it is built again before the identity is given out.
         BootDiskLost;
         /// Its pool is not there: it is kept, and given to nobody.

@@ -38,16 +38,40 @@ pub struct IdentityPoolSpec {
     /// What becomes of an identity whose machine was Ready once and is gone.
     #[serde(default)]
     pub reclaim_policy: IdentityReclaimPolicy,
-    /// Where the master bootdisks are kept.
+    /// The master bootdisks: where they are kept, and what they are built from.
     pub boot_disk: BootDiskStorage,
 }
 
-/// Where the master bootdisks are kept.
+/// The master bootdisks: where they are kept, and what they are built from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BootDiskStorage {
     /// Storage class of the 384 MiB volume.
     pub storage_class_name: Name,
+    /// Which of the builder's templates they are built from. Machines with a card take identities of a pool that says
+    /// GPU.
+    #[serde(default)]
+    pub template: BootDiskTemplate,
+}
+
+/// Which of the builder's templates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum BootDiskTemplate {
+    /// `bootDiskBuilder.template`.
+    #[default]
+    Default,
+    /// `bootDiskBuilder.gpuTemplate`, with the boot-args of a card.
+    GPU,
+}
+
+impl BootDiskTemplate {
+    /// The field of PlatformConfig that holds it.
+    pub const fn field(self) -> &'static str {
+        match self {
+            Self::Default => "spec.bootDiskBuilder.template",
+            Self::GPU => "spec.bootDiskBuilder.gpuTemplate",
+        }
+    }
 }
 
 /// What becomes of a used identity. One whose machine never became Ready goes back to Available, whatever stands here.
@@ -127,6 +151,8 @@ vocabulary! {
         ModelUnknown;
         /// PlatformConfig names no bootdisk builder: identities are generated but get no bootdisk.
         BuilderMissing;
+        /// The pool says bootDisk.template: GPU and PlatformConfig has no bootDiskBuilder.gpuTemplate: identities are generated but get no bootdisk.
+        TemplateMissing;
         /// Bootdisks fail to build; the identities say why.
         BuildsFailing;
         /// The pool is being deleted; identities that have no machine go with it.

@@ -3,18 +3,22 @@
 use dockerios_api::{
     IdentityPool, MacOSImage, MacOSMachineClass, PlatformConfig,
     config::platform_config::VendorReset,
+    identity::pool::BootDiskTemplate,
     machine::class::{Bus, NicModel},
 };
 use dockerios_identity::Model;
+use dockerios_kubevirt::names::{CPU_VENDOR_AMD, CPU_VENDOR_INTEL};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
 use super::{
     Bench, Verdict,
-    cpu::{Avx2, avx2},
+    cpu::{Avx2, avx2, foreign, of_host},
     names, storage, version,
 };
 use crate::seen::Seen;
+
+const POOL_NAME: &str = "spec.identity.perMachine.poolName";
 
 /// What the rules look at.
 #[derive(Clone, Debug)]
@@ -36,9 +40,15 @@ pub fn judge(facts: &Facts) -> Verdict {
     let mut bench = Bench::of(&facts.class);
     memory(&mut bench, facts);
     network(&mut bench, facts);
+    vendor(&mut bench, facts);
     if let Some(platform) = bench.see(&facts.platform, "spec", "PlatformConfig default") {
         hook(&mut bench, facts, platform);
         gpu(&mut bench, facts, platform);
+    }
+    let own = facts.class.spec.identity.per_machine.as_ref();
+    let pool = own.and_then(|own| bench.see(&facts.pool, POOL_NAME, &format!("IdentityPool {}", own.pool_name)));
+    if let Some(pool) = pool {
+        template(&mut bench, facts, pool);
     }
     if let Some(image) = bench.see(
         &facts.image,
@@ -47,7 +57,9 @@ pub fn judge(facts: &Facts) -> Verdict {
     ) {
         disk(&mut bench, facts, image);
         processors(&mut bench, facts, image);
-        identity(&mut bench, facts, image);
+        if let Some(pool) = pool {
+            identity(&mut bench, pool, image);
+        }
     }
     let wanted = &facts.class.spec.system_disk.storage_class_name;
     if let Some(class) = bench.see(
@@ -100,6 +112,40 @@ fn network(bench: &mut Bench, facts: &Facts) {
             "spec.network.model",
             "macOS has no driver for virtio on x86 that Apple documents, and a guest without network never gets Ready",
             "use e1000, or e1000-82545em",
+        );
+    }
+}
+
+/// macOS knows Intel's processors alone. A named model gets their vendor from the domain hook wherever it runs; the
+/// host's own does not, and neither does any model without the hook: such machines run on Intel hosts only.
+fn vendor(bench: &mut Bench, facts: &Facts) {
+    let spec = &facts.class.spec;
+    let model = &spec.cpu.model;
+    if foreign(model) {
+        return bench.refuse(
+            "cpu-vendor-intel",
+            "spec.cpu.model",
+            format!("{model} is no processor of Intel's, and macOS has no kernel for others"),
+            "use one of Intel's, such as Haswell-noTSX: the domain hook gives it their vendor on AMD hosts, too",
+        );
+    }
+    let hookless = |platform: &PlatformConfig| platform.spec.domain_hook.is_none();
+    let why = if of_host(model) {
+        format!("{model} is the host's own processor")
+    } else if facts.platform.present().is_some_and(hookless) {
+        format!("{model} shows the host's vendor without the domain hook, and PlatformConfig names none")
+    } else {
+        return;
+    };
+    let label = |key: &str| spec.placement.node_selector.get(key).map(|value| &*value.0);
+    if label(CPU_VENDOR_AMD) == Some("true") || label(CPU_VENDOR_INTEL).is_some_and(|value| value != "true") {
+        bench.refuse(
+            "cpu-vendor-node",
+            "spec.placement.nodeSelector",
+            format!("{why}, macOS boots on Intel's alone, and the class asks for other nodes"),
+            format!(
+                "take {CPU_VENDOR_AMD} and {CPU_VENDOR_INTEL} out, or name a model of Intel's with the domain hook set"
+            ),
         );
     }
 }
@@ -231,14 +277,7 @@ fn processors(bench: &mut Bench, facts: &Facts, image: &MacOSImage) {
     }
 }
 
-fn identity(bench: &mut Bench, facts: &Facts, image: &MacOSImage) {
-    let Some(wanted) = &facts.class.spec.identity.per_machine else {
-        return;
-    };
-    let field = "spec.identity.perMachine.poolName";
-    let Some(pool) = bench.see(&facts.pool, field, &format!("IdentityPool {}", wanted.pool_name)) else {
-        return;
-    };
+fn identity(bench: &mut Bench, pool: &IdentityPool, image: &MacOSImage) {
     // an unknown model or version is said where it stands
     let (Ok(model), Some(major)) = (Model::find(&pool.spec.model), version::major(&image.spec.os_version)) else {
         return;
@@ -246,7 +285,7 @@ fn identity(bench: &mut Bench, facts: &Facts, image: &MacOSImage) {
     if !model.runs_macos(major) {
         bench.refuse(
             "identity-runs-macos",
-            field,
+            POOL_NAME,
             format!(
                 "pool {} makes identities of {}, whose last macOS is {}; MacOSImage {} is macOS {}",
                 pool.name_any(),
@@ -261,6 +300,34 @@ fn identity(bench: &mut Bench, facts: &Facts, image: &MacOSImage) {
             ),
         );
     }
+}
+
+/// The boot-args that a card wants are in its own template, never in the machine.
+fn template(bench: &mut Bench, facts: &Facts, pool: &IdentityPool) {
+    if let Some((problem, way_out)) = without_gpu_template(&facts.class, pool) {
+        bench.refuse("gpu-own-template", POOL_NAME, problem, way_out);
+    } else if facts.class.spec.gpu.is_none() && pool.spec.boot_disk.template == BootDiskTemplate::GPU {
+        let advice = format!(
+            "the bootdisks of pool {} have the boot-args of a card, and this class asks for none: give it a pool of its own",
+            pool.name_any()
+        );
+        bench.warn(POOL_NAME, advice);
+    }
+}
+
+/// Why a machine of that class cannot boot from a bootdisk of that pool, and the way out; none when it can.
+pub(crate) fn without_gpu_template(class: &MacOSMachineClass, pool: &IdentityPool) -> Option<(String, String)> {
+    if class.spec.gpu.is_none() || pool.spec.boot_disk.template == BootDiskTemplate::GPU {
+        return None;
+    }
+    let name = pool.name_any();
+    let problem = format!(
+        "pool {name} builds its bootdisks from {}, and a machine with a card needs boot-args of its own, which are in {}",
+        BootDiskTemplate::Default.field(),
+        BootDiskTemplate::GPU.field()
+    );
+    let way_out = format!("name a pool with spec.bootDisk.template: GPU, or set that in pool {name}");
+    Some((problem, way_out))
 }
 
 fn able(major: u8) -> Vec<&'static str> {

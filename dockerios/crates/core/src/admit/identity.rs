@@ -3,7 +3,7 @@
 //! The uniqueness that is looked at here is a courtesy to the person who imports: of several creates at once more than
 //! one can pass. The proof is the identity controller's, which gives none out before a list made after its creation.
 
-use dockerios_api::{IdentityPool, MacOSImage, MacOSMachineClass, MachineIdentity};
+use dockerios_api::{IdentityPool, MacOSImage, MacOSMachineClass, MachineIdentity, identity::pool::BootDiskTemplate};
 use dockerios_identity::{Field, Identity, Model};
 use kube::ResourceExt;
 
@@ -57,6 +57,15 @@ pub fn judge_pool(facts: &PoolFacts) -> Verdict {
             .per_machine
             .as_ref()
             .is_some_and(|own| *own.pool_name == pool);
+        let kind = facts.pool.spec.boot_disk.template;
+        if names_it && class.spec.gpu.is_some() != (kind == BootDiskTemplate::GPU) {
+            let (class, field) = (class.name_any(), kind.field());
+            let way_out = "machines with a card and others need a pool each";
+            bench.warn(
+                "spec.bootDisk.template",
+                format!("class {class} names this pool, and its machines do not fit {field}: {way_out}"),
+            );
+        }
         let image = images.iter().find(|image| image.name_any() == *class.spec.image_name);
         let Some(image) = image.filter(|_| names_it) else {
             continue;

@@ -224,17 +224,29 @@ fn judge(facts: &Facts, counts: Counts, coming: &Coming, report: &mut Report<'_>
         "{} of {} identities available ({} allocated, {} preparing, {} quarantined, {} failed)",
         counts.available, counts.total, counts.allocated, counts.preparing, counts.quarantined, counts.failed
     );
-    let no_builder = match &facts.platform {
-        Seen::Present(platform) => platform.spec.boot_disk_builder.is_none(),
-        Seen::Absent => true,
-        Seen::Unknown(_) => false,
-    };
+    let named = spec.boot_disk.template;
+    let builder = facts
+        .platform
+        .present()
+        .map(|platform| platform.spec.boot_disk_builder.as_ref());
+    let known = facts.platform.unreadable().is_none();
+    let no_builder = known && builder.flatten().is_none();
+    let no_template = builder
+        .flatten()
+        .is_some_and(|builder| builder.template(named).is_none());
     let (reason, message) = match coming {
         Coming::NoModel(why) => (Reason::ModelUnknown, why.clone()),
         _ if counts.available >= wanted => (Reason::Replenished, levels.clone()),
         _ if no_builder => (
             Reason::BuilderMissing,
             format!("{levels}; PlatformConfig default names no bootDiskBuilder, so none gets a bootdisk: set it"),
+        ),
+        _ if no_template => (
+            Reason::TemplateMissing,
+            format!(
+                "{levels}; PlatformConfig default has no {}, which this pool is built from, so none gets a bootdisk: set it",
+                named.field()
+            ),
         ),
         _ if counts.failed > 0 => (
             Reason::BuildsFailing,

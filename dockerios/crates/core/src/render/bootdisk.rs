@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use dockerios_api::{
     MachineIdentity, PinnedImage,
-    config::platform_config::BootDiskBuilder,
+    config::platform_config::{BootDiskBuilder, Template},
     identity::pool::IdentityPoolSpec,
     names::{BOOTDISK_OF, IDENTITY_VALUES, MANAGED_BY, OPERATOR},
 };
@@ -50,9 +50,28 @@ pub fn volume_name(identity: &str) -> String {
     format!("bootdisk-{identity}")
 }
 
+/// What the bootdisks of a pool are built with.
+#[derive(Clone, Copy, Debug)]
+pub struct Recipe<'p> {
+    /// The builder.
+    pub builder: &'p PinnedImage,
+    /// The template that the pool names.
+    pub template: &'p Template,
+}
+
+impl<'p> Recipe<'p> {
+    /// None while the platform has no such template.
+    pub fn of(builder: &'p BootDiskBuilder, pool: &IdentityPoolSpec) -> Option<Self> {
+        builder.template(pool.boot_disk.template).map(|template| Self {
+            builder: &builder.image,
+            template,
+        })
+    }
+}
+
 /// Name of the Job that builds it with that builder and template.
-pub fn job_name(identity: &str, builder: &BootDiskBuilder) -> String {
-    let of = [&*builder.image, &*builder.template.image, &builder.template.sha256];
+pub fn job_name(identity: &str, recipe: Recipe) -> String {
+    let of = [&**recipe.builder, &*recipe.template.image, &recipe.template.sha256];
     format!("bootdisk-{identity}-{}", fingerprint(&of))
 }
 
@@ -93,10 +112,10 @@ pub fn volume(identity: &MachineIdentity, pool: &IdentityPoolSpec, namespace: &s
 ///
 /// # Errors
 /// The identity is no JSON: a defect of its type.
-pub fn job(identity: &MachineIdentity, builder: &BootDiskBuilder, namespace: &str) -> Result<Job, serde_json::Error> {
+pub fn job(identity: &MachineIdentity, recipe: Recipe, namespace: &str) -> Result<Job, serde_json::Error> {
     let name = identity.name_any();
     let values = serde_json::to_string(&fields(identity))?;
-    let metadata = meta(&name, job_name(&name, builder), namespace);
+    let metadata = meta(&name, job_name(&name, recipe), namespace);
     let pod = ObjectMeta {
         labels: metadata.labels.clone(),
         annotations: Some(BTreeMap::from([(IDENTITY_VALUES.to_owned(), values)])),
@@ -111,8 +130,8 @@ pub fn job(identity: &MachineIdentity, builder: &BootDiskBuilder, namespace: &st
             template: PodTemplateSpec {
                 metadata: Some(pod),
                 spec: Some(PodSpec {
-                    volumes: Some(volumes(&name, &builder.template.image)),
-                    containers: vec![container(builder)],
+                    volumes: Some(volumes(&name, &recipe.template.image)),
+                    containers: vec![container(recipe)],
                     ..unprivileged_pod()
                 }),
             },
@@ -185,14 +204,14 @@ pub(super) fn modest(memory: &str, memory_limit: &str) -> ResourceRequirements {
     }
 }
 
-fn container(builder: &BootDiskBuilder) -> Container {
+fn container(recipe: Recipe) -> Container {
     let identity = format!("{IDENTITY_FOLDER}/{IDENTITY_FILE}");
     let args = [
         "build",
         "--template",
         TEMPLATE,
         "--template-sha256",
-        &builder.template.sha256,
+        &recipe.template.sha256,
         "--identity",
         &identity,
         "--output",
@@ -208,7 +227,7 @@ fn container(builder: &BootDiskBuilder) -> Container {
     };
     Container {
         name: "builder".to_owned(),
-        image: Some(builder.image.0.clone()),
+        image: Some(recipe.builder.0.clone()),
         args: Some(args.map(str::to_owned).to_vec()),
         termination_message_path: Some(LAST_WORDS.to_owned()),
         // a success reports the sha256; a failure says why on standard error

@@ -1,4 +1,7 @@
-use dockerios_api::machine::class::{Bus, FeaturePolicy, Hugepages, NicModel, Numa};
+use dockerios_api::{
+    identity::pool::BootDiskTemplate,
+    machine::class::{Bus, FeaturePolicy, Hugepages, NicModel, Numa},
+};
 use dockerios_core::{
     Seen,
     admit::class::{Facts, judge},
@@ -54,6 +57,42 @@ fn each_combination_that_cannot_work_is_refused_by_its_rule_and_its_neighbour_ad
             |f| f.class.spec.cpu.features = read(json!([{"name": "avx512f", "policy": "disable"}])),
         ),
         (
+            "cpu-vendor-intel",
+            |f| f.class.spec.cpu.model = "EPYC-Rome".into(),
+            |f| f.class.spec.cpu.model = "Skylake-Client-noTSX-IBRS".into(),
+        ),
+        (
+            "cpu-vendor-node",
+            |f| {
+                f.class.spec.cpu.model = "host-passthrough".into();
+                nodes(f, "cpu-vendor.node.kubevirt.io/AMD", "true");
+            },
+            |f| nodes(f, "cpu-vendor.node.kubevirt.io/AMD", "true"),
+        ),
+        (
+            "cpu-vendor-node",
+            |f| {
+                f.class.spec.cpu.model = "host-model".into();
+                nodes(f, "cpu-vendor.node.kubevirt.io/Intel", "false");
+            },
+            |f| {
+                f.class.spec.cpu.model = "host-model".into();
+                nodes(f, "cpu-vendor.node.kubevirt.io/Intel", "true");
+            },
+        ),
+        (
+            "cpu-vendor-node",
+            |f| {
+                hookless(f);
+                f.class.spec.system_disk.bus = Bus::Sata;
+                nodes(f, "cpu-vendor.node.kubevirt.io/AMD", "true");
+            },
+            |f| {
+                hookless(f);
+                f.class.spec.system_disk.bus = Bus::Sata;
+            },
+        ),
+        (
             "hugepages-divide-memory",
             |f| (f.class.spec.memory.size, f.class.spec.memory.hugepages) = ("8191Mi".into(), Some(Hugepages::TwoMi)),
             |f| (f.class.spec.memory.size, f.class.spec.memory.hugepages) = ("8190Mi".into(), Some(Hugepages::TwoMi)),
@@ -102,6 +141,27 @@ fn each_combination_that_cannot_work_is_refused_by_its_rule_and_its_neighbour_ad
             |f| f.class.spec.gpu = read(json!({"deviceName": "amd.com/rx580"})),
         ),
         (
+            "gpu-own-template",
+            |f| {
+                per_machine(f, "iMacPro1,1");
+                f.class.spec.gpu = read(json!({"deviceName": "amd.com/rx580"}));
+            },
+            |f| {
+                per_machine(f, "iMacPro1,1");
+                f.class.spec.gpu = read(json!({"deviceName": "amd.com/rx580"}));
+                f.pool = Seen::Present(gpu_pool());
+            },
+        ),
+        (
+            "gpu-own-template",
+            |f| {
+                per_machine(f, "iMacPro1,1");
+                f.class.spec.gpu = read(json!({"deviceName": "amd.com/rx580"}));
+            },
+            // a Shared class names its own bootdisk, with whatever boot-args that has
+            |f| f.class.spec.gpu = read(json!({"deviceName": "amd.com/rx580"})),
+        ),
+        (
             "disk-holds-image",
             |f| f.class.spec.system_disk.size = "107374182399".into(),
             |f| f.class.spec.system_disk.size = "107374182400".into(),
@@ -134,6 +194,29 @@ fn each_combination_that_cannot_work_is_refused_by_its_rule_and_its_neighbour_ad
         let admitted = judge(&right);
         assert!(admitted.admits(), "neighbour of {rule}: {}", admitted.reason());
     }
+}
+
+fn gpu_pool() -> dockerios_api::IdentityPool {
+    let mut pool = pool("iMacPro1,1");
+    pool.spec.boot_disk.template = BootDiskTemplate::GPU;
+    pool
+}
+
+#[test]
+fn a_class_without_a_card_on_a_pool_for_cards_is_admitted_with_a_warning() {
+    let mut asked = facts();
+    per_machine(&mut asked, "iMacPro1,1");
+    asked.pool = Seen::Present(gpu_pool());
+    let verdict = judge(&asked);
+    assert!(verdict.admits(), "{verdict:?}");
+    assert!(
+        verdict.warnings[0].contains("bootdisks of pool macs have the boot-args of a card"),
+        "{verdict:?}"
+    );
+}
+
+fn nodes(facts: &mut Facts, key: &str, value: &str) {
+    facts.class.spec.placement = read(json!({"nodeSelector": {key: value}}));
 }
 
 fn hookless(facts: &mut Facts) {

@@ -109,6 +109,13 @@ fn a_pool_of_a_model_that_cannot_be_made_is_refused_and_one_that_no_class_can_us
         "{late:?}"
     );
     assert!(judge_pool(&asked("MacPro7,1", "26.0")).warnings.is_empty());
+    let mut cards = asked("MacPro7,1", "26.0");
+    cards.pool.spec.boot_disk.template = dockerios_api::identity::pool::BootDiskTemplate::GPU;
+    let unfit = judge_pool(&cards);
+    assert!(
+        unfit.admits() && unfit.warnings[0].contains("class c names this pool, and its machines do not fit"),
+        "{unfit:?}"
+    );
     let blinded = judge_pool(&PoolFacts {
         classes: unseen(),
         ..asked("iMacPro1,1", "26.0")

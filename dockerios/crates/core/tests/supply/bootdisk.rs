@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dockerios_api::{PinnedImage, config::platform_config::Template, identity::pool::BootDiskTemplate};
 use dockerios_core::{
     Kind, Plan, Seen, Step,
     decide::identity::{Facts, MOST_BUILDS},
@@ -191,6 +192,78 @@ fn a_new_template_takes_the_old_disk_out_of_the_status_before_anything_is_writte
             .iter()
             .all(|step| matches!(step, Step::ReplaceStatus(..)))
     );
+}
+
+/// With a pool for cards, and that sum of the template for them, if there is one.
+fn for_cards(mut facts: Facts, sha256: Option<&str>) -> Facts {
+    let mut pool = pool("Recycle");
+    pool.spec.boot_disk.template = BootDiskTemplate::GPU;
+    let mut platform = platform();
+    let builder = platform.spec.boot_disk_builder.as_mut().expect("a builder");
+    builder.gpu_template = sha256.map(|sha256| Template {
+        image: PinnedImage(format!("r/gpu@sha256:{}", "7".repeat(64))),
+        sha256: sha256.to_owned(),
+    });
+    (facts.pool, facts.platform) = (Seen::Present(Arc::new(pool)), Seen::Present(Arc::new(platform)));
+    facts
+}
+
+#[test]
+fn identities_of_a_pool_for_cards_are_built_from_the_template_for_cards_and_rebuilt_when_that_one_changes() {
+    let of_gpu = "3".repeat(64);
+    let job = job_of(&pass(&for_cards(unbuilt(), Some(&of_gpu))));
+    let pod = &job["spec"]["template"]["spec"];
+    let args = pod["containers"][0]["args"].as_array().expect("arguments");
+    assert!(
+        args.contains(&json!(of_gpu)) && !args.contains(&json!(TEMPLATE)),
+        "{args:?}"
+    );
+    assert_eq!(
+        pod["volumes"][0]["image"]["reference"],
+        format!("r/gpu@sha256:{}", "7".repeat(64))
+    );
+    assert_ne!(job["metadata"]["name"], job_of(&pass(&unbuilt()))["metadata"]["name"]);
+
+    let built_from = |sha256: &str| {
+        let mut identity = available(1);
+        identity["status"]["bootDisk"]["templateSha256"] = sha256.into();
+        facts(identity)
+    };
+    let (status, _) = written(&pass(&for_cards(built_from(TEMPLATE), Some(&of_gpu))));
+    assert!(
+        status["bootDisk"].is_null(),
+        "one of the other template is not given out: {status}"
+    );
+    // its own is that of the platform: it stays, whatever the other one is
+    let plan = pass(&for_cards(built_from(&of_gpu), Some(&of_gpu)));
+    let (status, _) = written(&plan);
+    assert_eq!(status["bootDisk"]["templateSha256"], of_gpu);
+    assert!(
+        !plan.steps.iter().any(|step| matches!(step, Step::Create(_))),
+        "{:?}",
+        plan.steps
+    );
+}
+
+#[test]
+fn without_a_template_for_cards_no_bootdisk_is_built_or_given_out_and_the_field_is_named() {
+    for facts in [unbuilt(), facts(available(1))] {
+        let plan = pass(&for_cards(facts, None));
+        assert!(
+            !plan.steps.iter().any(|step| matches!(step, Step::Create(_))),
+            "{:?}",
+            plan.steps
+        );
+        let (status, _) = written(&plan);
+        assert_eq!(
+            (said(&status, "Ready").1.as_str(), &status["bootDisk"]),
+            ("TemplateMissing", &Value::Null)
+        );
+        assert!(
+            message(&status, "Ready").contains("spec.bootDiskBuilder.gpuTemplate"),
+            "{status}"
+        );
+    }
 }
 
 #[test]

@@ -39,6 +39,7 @@ fn facts(image: Value) -> Facts {
             json!({"metadata": {"name": "rbd"}, "provisioner": "p"}),
         ))),
         source: Seen::Present(()),
+        clone_right: Seen::Present(true),
         classes: Seen::Present(Vec::new()),
         clones: Seen::Present(Vec::new()),
         platform_namespace: HOME.into(),
@@ -168,36 +169,128 @@ fn an_import_that_ended_is_published_as_what_the_storage_clones_best() {
     assert_eq!(pass(&facts).1["published"]["kind"], "VolumeSnapshot");
 }
 
+/// The words that grant the right to clone from `golden`.
+fn prints_the_grant(told: &str) {
+    for part in [
+        "kind: Role\nmetadata: {name: dockerios-clone, namespace: golden}",
+        "resources: [datavolumes/source]",
+        "kind: RoleBinding\n",
+        "name: dockerios-operator, namespace: dockerios-system}",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+}
+
+#[test]
+fn the_right_to_clone_is_looked_at_before_a_data_volume_is_made() {
+    let snapshot = json!({"snapshot": {"namespace": "golden", "name": "sequoia"}});
+    for source in [foreign(), snapshot] {
+        let mut facts = facts(image(source));
+        facts.source = Seen::Unknown("not watched".into());
+        facts.clone_right = Seen::Present(false);
+        let (plan, status) = pass(&facts);
+        assert!(created(&plan, Kind::DataVolume).is_none(), "nothing is tried in vain");
+        assert_eq!(
+            (&status["phase"], said(&status, "Ready").1.as_str()),
+            (&json!("Pending"), "CloneNotPermitted")
+        );
+        prints_the_grant(&message(&status, "Ready"));
+        facts.clone_right = Seen::Unknown("the API server timed out".into());
+        let (plan, status) = pass(&facts);
+        assert!(created(&plan, Kind::DataVolume).is_none());
+        assert_eq!(
+            said(&status, "Ready"),
+            ("Unknown".into(), "Unreadable".into()),
+            "not known is not denied"
+        );
+        facts.clone_right = Seen::Present(true);
+        assert!(created(&pass(&facts).0, Kind::DataVolume).is_some());
+    }
+    // within the platform namespace nobody needs a right
+    let mut own = facts(image(json!({"pvc": {"namespace": HOME, "name": "sequoia"}})));
+    own.clone_right = Seen::Present(false);
+    assert!(created(&pass(&own).0, Kind::DataVolume).is_some());
+}
+
 #[test]
 fn a_refused_clone_prints_the_right_that_is_missing_and_is_tried_again_without_hurry() {
     let mut facts = facts(image(foreign()));
-    let message = "User has insufficient permissions in clone source namespace golden (test text)".to_owned();
-    let of = Id::new(Kind::DataVolume, HOME, "img-sequoia");
-    facts.refusal = Some(Refusal {
-        of,
-        cause: RefusalCause::Forbidden,
-        message,
-    });
+    let refuse = |message: &str| {
+        Some(Refusal {
+            of: Id::new(Kind::DataVolume, HOME, "img-sequoia"),
+            cause: RefusalCause::Forbidden,
+            message: message.to_owned(),
+        })
+    };
+    facts.refusal = refuse("User has insufficient permissions in clone source namespace golden (test text)");
     let (plan, status) = pass(&facts);
     assert_eq!(
         (&status["phase"], said(&status, "Ready").1.as_str()),
         (&json!("Pending"), "CloneNotPermitted")
     );
-    let told = crate::build::message(&status, "Ready");
-    for part in [
-        "-n golden create role",
-        "datavolumes.cdi.kubevirt.io/source",
-        "serviceaccount=dockerios-system:dockerios-operator",
-        "test text",
-    ] {
-        assert!(told.contains(part), "{part}: {told}");
-    }
+    let told = message(&status, "Ready");
+    prints_the_grant(&told);
+    assert!(told.contains("test text"), "{told}");
     let wait = plan.wake.expect("it is tried again").duration_since(now()).as_secs();
     assert!(
         (80..=240).contains(&wait),
         "at most 15 tries in 20 minutes, and soon after the grant: {wait}"
     );
-    assert!(created(&plan, Kind::DataVolume).is_some());
+    facts.refusal = refuse("exceeded quota: disks");
+    let (_, status) = pass(&facts);
+    assert_eq!(said(&status, "Ready").1, "ImportFailed", "a quota is no missing right");
+}
+
+#[test]
+fn an_import_in_trouble_has_a_reason_of_its_own_and_cdis_words_leave_room_for_the_way_out() {
+    let long = "x".repeat(5000);
+    for (phase, words, reason) in [
+        (
+            "ImportInProgress",
+            "checksum mismatch: expected a, got b",
+            "ImportFailing",
+        ),
+        ("ImportInProgress", long.as_str(), "ImportFailing"),
+        ("Failed", long.as_str(), "ImportFailed"),
+    ] {
+        let mut facts = facts(image(http()));
+        let running = json!({"type": "Running", "status": "False", "reason": "Error", "message": words});
+        facts.data_volume = imported(&facts, json!({"phase": phase, "conditions": [running]}));
+        let (plan, status) = pass(&facts);
+        assert_eq!(said(&status, "Ready").1, reason);
+        let told = message(&status, "Ready");
+        assert!(told.contains(&words[..20]), "{told}");
+        assert!(reason != "ImportFailed" || told.contains("mend spec.source"), "{told}");
+        assert!(
+            plan.news.iter().any(|news| news.warning && news.reason == reason),
+            "{:?}",
+            plan.news
+        );
+    }
+}
+
+#[test]
+fn a_clone_that_neither_ends_nor_fails_is_told_of_and_left_alone() {
+    let mut facts = facts(image(foreign()));
+    facts.data_volume = imported(&facts, json!({"phase": "CloneInProgress"}));
+    let (plan, status) = pass(&facts);
+    assert_eq!(said(&status, "Ready").1, "Importing", "ten minutes are nothing");
+    assert!(plan.wake.is_some(), "it is looked at when its time is over");
+    let made = "2026-03-02T08:29:59Z";
+    if let Seen::Present(volume) = &mut facts.data_volume {
+        Arc::make_mut(volume).metadata.creation_timestamp = typed(json!(made));
+    }
+    let (plan, status) = pass(&facts);
+    assert_eq!(
+        (&status["phase"], said(&status, "Ready").1.as_str()),
+        (&json!("Importing"), "CloneStuck")
+    );
+    assert!(plan.news.iter().any(|news| news.warning && news.reason == "CloneStuck"));
+    assert!(
+        plan.steps.is_empty(),
+        "a slow copy is not thrown away: {:?}",
+        plan.steps
+    );
 }
 
 #[test]

@@ -96,7 +96,9 @@ fn the_first_thing_without_which_no_machine_is_made_is_the_reason() {
 fn an_event_tells_the_nvme_mode_of_the_launcher_when_it_is_found_and_when_it_becomes_another() {
     let told = |facts: &Facts| -> Vec<String> {
         let news = pass(facts).0.news.into_iter();
-        news.filter(|news| news.reason == "Capable").map(|news| news.note).collect()
+        news.filter(|news| news.reason == "Capable")
+            .map(|news| news.note)
+            .collect()
     };
     let mut facts = facts();
     let first = told(&facts);
@@ -108,7 +110,9 @@ fn an_event_tells_the_nvme_mode_of_the_launcher_when_it_is_found_and_when_it_bec
     let other = format!("sha256:{}", "a".repeat(64));
     change(&mut facts, |p| {
         let launchers = &mut p.status.as_mut().expect("a status").launchers;
-        launchers.push(typed(json!({"digest": other, "nvme": "Override", "smc": true, "nicModels": []})));
+        launchers.push(typed(
+            json!({"digest": other, "nvme": "Override", "smc": true, "nicModels": []}),
+        ));
     });
     facts.kubevirts = Seen::Present(vec![Arc::new(typed(kubevirt(&format!("r/virt-launcher@{other}"))))]);
     let again = told(&facts);

@@ -157,6 +157,20 @@ fn a_model_that_has_no_identities_is_said_and_nothing_is_made() {
 }
 
 #[test]
+fn a_pool_for_cards_names_the_template_that_is_missing() {
+    let mut facts = facts((1..=5).map(new_identity).collect());
+    let mut cards = pool("Recycle");
+    cards.spec.boot_disk.template = dockerios_api::identity::pool::BootDiskTemplate::GPU;
+    facts.pool = Arc::new(cards);
+    let (_, status) = pass(&facts);
+    assert_eq!(said(&status, "Ready").1, "TemplateMissing");
+    assert!(
+        message(&status, "Ready").contains("spec.bootDiskBuilder.gpuTemplate"),
+        "{status}"
+    );
+}
+
+#[test]
 fn without_a_builder_the_pool_names_what_is_missing() {
     let mut facts = facts((1..=5).map(new_identity).collect());
     let mut bare = platform();

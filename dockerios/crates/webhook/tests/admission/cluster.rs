@@ -131,7 +131,10 @@ fn fixtures() -> String {
     blue["spec"]["allowedNamespaces"] = json!({"matchLabels": {"team": "blue"}});
     let mut full = pool("full", "iMacPro1,1");
     full["spec"]["maxSize"] = json!(0);
+    let mut cards = pool("cards", "iMacPro1,1");
+    cards["spec"]["bootDisk"]["template"] = json!("GPU");
     let objects = [
+        cards,
         storage("fast", "rook-ceph.rbd.csi.ceph.com"),
         storage("slow", "rancher.io/local-path"),
         platform(),

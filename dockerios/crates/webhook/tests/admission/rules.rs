@@ -8,6 +8,14 @@ use crate::cluster::{
     Row, change, claim, class, cluster, create, dry, hold, identity, image, machine, machine_pool, platform, pool, with,
 };
 
+fn carded() -> Value {
+    json!({"spec": {"gpu": {"deviceName": "amd.com/rx580"}}})
+}
+
+fn per_machine_of(pool: &str) -> Value {
+    json!({"spec": {"identity": {"type": "PerMachine", "shared": null, "perMachine": {"poolName": pool}}}})
+}
+
 fn row(base: Value, bad: Value, said: &'static [&'static str], good: Value) -> Row {
     Row { base, bad, said, good }
 }
@@ -47,6 +55,29 @@ async fn a_class_that_can_never_work_is_refused_with_the_reason_and_its_neighbou
                 spec(json!({"cpu": {"features": [{"name": "avx2", "policy": "disable"}]}})),
                 &["[cpu-runs-macos]", "spec.cpu.features", "the class disables it"],
                 spec(json!({"cpu": {"features": [{"name": "avx", "policy": "disable"}]}})),
+            ),
+            row(
+                of(),
+                spec(json!({"cpu": {"model": "EPYC"}})),
+                &[
+                    "[cpu-vendor-intel]",
+                    "spec.cpu.model",
+                    "EPYC is no processor of Intel's",
+                    "use one of Intel's",
+                ],
+                spec(json!({"cpu": {"model": "Haswell-noTSX-IBRS"}})),
+            ),
+            row(
+                of(),
+                spec(json!({"cpu": {"model": "host-passthrough"},
+                    "placement": {"nodeSelector": {"cpu-vendor.node.kubevirt.io/AMD": "true"}}})),
+                &[
+                    "[cpu-vendor-node]",
+                    "spec.placement.nodeSelector",
+                    "host-passthrough is the host's own processor",
+                    "name a model of Intel's",
+                ],
+                spec(json!({"placement": {"nodeSelector": {"cpu-vendor.node.kubevirt.io/AMD": "true"}}})),
             ),
             row(
                 of(),
@@ -91,6 +122,17 @@ async fn a_class_that_can_never_work_is_refused_with_the_reason_and_its_neighbou
                     "Installed",
                 ],
                 spec(json!({"gpu": {"deviceName": "amd.com/rx580"}})),
+            ),
+            row(
+                of(),
+                with(carded(), &per_machine_of("imacpro")),
+                &[
+                    "[gpu-own-template]",
+                    "spec.identity.perMachine.poolName",
+                    "pool imacpro builds its bootdisks from spec.bootDiskBuilder.template",
+                    "name a pool with spec.bootDisk.template: GPU",
+                ],
+                with(carded(), &per_machine_of("cards")),
             ),
             row(
                 of(),

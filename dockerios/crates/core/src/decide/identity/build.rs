@@ -1,4 +1,4 @@
-//! The master bootdisk: built when there is none of the builder and template that hold now, only while no machine has
+//! The master bootdisk: built when there is none of the builder and the pool's template that hold now, only while no machine has
 //! the identity.
 //!
 //! Invariant: `status.bootDisk` is taken away *before* the volume is written or made anew, so that it always tells of
@@ -7,7 +7,6 @@
 use dockerios_api::{
     MachineIdentity, Name,
     condition::Verdict,
-    config::platform_config::BootDiskBuilder,
     identity::{
         machine_identity::{BuiltBootDisk, IdentityCondition, IdentityPhase, IdentityReason},
         pool::IdentityPoolSpec,
@@ -22,7 +21,11 @@ use k8s_openapi::api::{
 use kube::ResourceExt;
 
 use super::{AGAIN, Pass, all};
-use crate::{Kind, Object, Seen, Step, Target, plan::RefusalCause, render::bootdisk};
+use crate::{
+    Kind, Object, Seen, Step, Target,
+    plan::RefusalCause,
+    render::bootdisk::{self, Recipe},
+};
 
 /// Bootdisks that are built at once, over all pools: a new template rebuilds every identity that is free.
 pub const MOST_BUILDS: usize = 20;
@@ -50,14 +53,26 @@ impl Pass<'_> {
             Seen::Unknown(why) => return self.unreadable("the volume of its bootdisk", why),
             volume => volume.present().map(AsRef::as_ref),
         };
+        let recipe = builder.and_then(|builder| Recipe::of(builder, pool));
         let whole = volume.is_some_and(|volume| usable(volume) && ours(&self.facts.identity, volume));
-        match (builder, &self.before.boot_disk) {
+        match (recipe, &self.before.boot_disk) {
             // without a builder there is no template that could have changed
-            (None, Some(_)) if whole => self.available(),
-            (None, _) => self.builder_missing(),
-            (Some(builder), Some(built)) if whole && current(built, builder) => self.available(),
+            (None, Some(_)) if whole && builder.is_none() => self.available(),
+            (None, _) if builder.is_none() => self.nothing_to_build_with(
+                IdentityReason::BuilderMissing,
+                "PlatformConfig default names no bootDiskBuilder: set spec.bootDiskBuilder".to_owned(),
+            ),
+            // what was built may be of another template, with other boot-args: it is not given out
+            (None, _) => self.nothing_to_build_with(
+                IdentityReason::TemplateMissing,
+                format!(
+                    "its pool is built from {}, which PlatformConfig default does not have: set it",
+                    pool.boot_disk.template.field()
+                ),
+            ),
+            (Some(recipe), Some(built)) if whole && current(built, recipe) => self.available(),
             (Some(_), Some(_)) => self.forget(whole),
-            (Some(builder), None) => self.build(pool, builder, volume),
+            (Some(recipe), None) => self.build(pool, recipe, volume),
         }
     }
 
@@ -73,17 +88,11 @@ impl Pass<'_> {
         self.write(None);
     }
 
-    fn builder_missing(&mut self) {
-        let message = "PlatformConfig default names no bootDiskBuilder: set spec.bootDiskBuilder";
+    fn nothing_to_build_with(&mut self, reason: IdentityReason, message: String) {
         self.status.boot_disk = None;
         self.status.phase = Some(IdentityPhase::Generated);
-        self.say(
-            IdentityCondition::BootDiskBuilt,
-            Verdict::False,
-            IdentityReason::BuilderMissing,
-            message,
-        );
-        self.ready(Verdict::False, IdentityReason::BuilderMissing, message);
+        self.say(IdentityCondition::BootDiskBuilt, Verdict::False, reason, &message);
+        self.ready(Verdict::False, reason, message);
         self.write(None);
     }
 
@@ -107,7 +116,7 @@ impl Pass<'_> {
         self.write(None);
     }
 
-    fn build(&mut self, pool: &IdentityPoolSpec, builder: &BootDiskBuilder, volume: Option<&PersistentVolumeClaim>) {
+    fn build(&mut self, pool: &IdentityPoolSpec, recipe: Recipe, volume: Option<&PersistentVolumeClaim>) {
         let (jobs, pods) = match (&self.facts.jobs, &self.facts.pods) {
             (Seen::Unknown(why), _) | (_, Seen::Unknown(why)) => return self.unreadable("its builder", why),
             (jobs, pods) => (all(jobs), all(pods)),
@@ -121,7 +130,7 @@ impl Pass<'_> {
             );
             return self.failed(message, AGAIN);
         }
-        let wanted = bootdisk::job_name(&identity.name_any(), builder);
+        let wanted = bootdisk::job_name(&identity.name_any(), recipe);
         let job = jobs.iter().find(|job| job.name_any() == wanted);
         // what another Job still writes, or wrote onto a volume that is gone, is not this build
         let usable = volume.is_some_and(usable);
@@ -141,13 +150,13 @@ impl Pass<'_> {
             return self.building("what an earlier build left is being removed");
         }
         match job {
-            None => self.begin(pool, builder, volume.is_none()),
+            None => self.begin(pool, recipe, volume.is_none()),
             Some(job) if job.metadata.deletion_timestamp.is_some() => self.building("the next try comes soon"),
-            Some(job) => self.follow(job, pods, builder),
+            Some(job) => self.follow(job, pods, recipe),
         }
     }
 
-    fn begin(&mut self, pool: &IdentityPoolSpec, builder: &BootDiskBuilder, volume_too: bool) {
+    fn begin(&mut self, pool: &IdentityPoolSpec, recipe: Recipe, volume_too: bool) {
         match &self.facts.builds {
             Seen::Unknown(why) => return self.unreadable("the builders that run", why),
             Seen::Present(running) if *running >= MOST_BUILDS => {
@@ -160,7 +169,7 @@ impl Pass<'_> {
         }
         let namespace = &self.facts.platform_namespace;
         let volume = bootdisk::volume(&self.facts.identity, pool, namespace);
-        let made = bootdisk::job(&self.facts.identity, builder, namespace)
+        let made = bootdisk::job(&self.facts.identity, recipe, namespace)
             .and_then(|job| Object::of(Kind::Job, &job))
             .and_then(|job| Ok((job, Object::of(Kind::PersistentVolumeClaim, &volume)?)));
         match made {
@@ -183,15 +192,15 @@ impl Pass<'_> {
         }
     }
 
-    fn follow(&mut self, job: &Job, pods: &[std::sync::Arc<Pod>], builder: &BootDiskBuilder) {
+    fn follow(&mut self, job: &Job, pods: &[std::sync::Arc<Pod>], recipe: Recipe) {
         match progress(job, pods) {
             Progress::Runs(detail) => self.building(&detail),
             Progress::Built(sha256) => {
                 self.status.boot_disk = Some(BuiltBootDisk {
                     pvc: Name(bootdisk::volume_name(&self.facts.identity.name_any())),
                     sha256,
-                    builder_image: builder.image.clone(),
-                    template_sha256: builder.template.sha256.clone(),
+                    builder_image: recipe.builder.clone(),
+                    template_sha256: recipe.template.sha256.clone(),
                 });
                 self.available();
             }
@@ -252,8 +261,8 @@ fn usable(volume: &PersistentVolumeClaim) -> bool {
     volume.metadata.deletion_timestamp.is_none() && phase != Some("Lost")
 }
 
-fn current(built: &BuiltBootDisk, builder: &BootDiskBuilder) -> bool {
-    built.builder_image == builder.image && built.template_sha256 == builder.template.sha256
+fn current(built: &BuiltBootDisk, recipe: Recipe) -> bool {
+    built.builder_image == *recipe.builder && built.template_sha256 == recipe.template.sha256
 }
 
 /// `batch.kubernetes.io/job-name` is set by the Job controller on its pods.
