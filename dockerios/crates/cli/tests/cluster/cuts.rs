@@ -7,14 +7,14 @@ use anyhow::{Context as _, Result, ensure};
 use dockerios_api::MacOSMachineClaim;
 use dockerios_api::names::PLATFORM_NAMESPACE;
 use dockerios_kubevirt::KubeVirt;
-use dockerios_testkit::{ControlPlane, Options, Proc, Scratch, apply_file, apply_yaml, expect};
+use dockerios_testkit::{ControlPlane, Options, Proc, Scratch, apply_yaml, expect};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, CustomResourceExt as _, ResourceExt as _};
 use serde_json::json;
 
 use crate::link::Link;
-use crate::plugin;
+use crate::{definitions, plugin};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -45,17 +45,6 @@ async fn met(link: &Link) -> Result<()> {
     while link.to_refuse() > 0 {
         ensure!(tokio::time::Instant::now() < until, "nobody connects anew");
         tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    Ok(())
-}
-
-async fn definitions(client: &Client) -> Result<()> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crds");
-    for entry in std::fs::read_dir(&folder)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|kind| kind == "yaml") {
-            apply_file(client, path).await?;
-        }
     }
     Ok(())
 }

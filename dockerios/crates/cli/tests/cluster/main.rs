@@ -1,14 +1,17 @@
 //! The plugin as a person runs it, on the real API server: without what it needs, and over a network that breaks.
 
+mod bench;
+mod cuts;
+mod kubelet;
 mod link;
 mod without;
-
-mod cuts;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use dockerios_testkit::apply_file;
+use kube::Client;
 
 /// What it said, and with which code it ended.
 #[derive(Debug)]
@@ -63,4 +66,16 @@ impl Said {
         }
         Ok(())
     }
+}
+
+/// DockerIOS's own kinds.
+async fn definitions(client: &Client) -> Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crds");
+    for entry in std::fs::read_dir(&folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|kind| kind == "yaml") {
+            apply_file(client, path).await?;
+        }
+    }
+    Ok(())
 }
