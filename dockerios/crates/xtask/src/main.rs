@@ -5,6 +5,7 @@
 mod conditions;
 mod generated;
 mod layers;
+mod pages;
 mod sources;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
 fn check() -> Result<()> {
     let mut findings = generated::drift()?;
     findings.extend(layers::findings()?);
+    findings.extend(pages::findings()?);
     findings.extend(sources::findings()?);
     anyhow::ensure!(
         findings.is_empty(),
@@ -45,6 +47,6 @@ fn check() -> Result<()> {
         findings.len(),
         findings.join("\n  ")
     );
-    println!("generated files, layers and sources are as they should be");
+    println!("generated files, layers, pages and sources are as they should be");
     Ok(())
 }

@@ -84,42 +84,6 @@ async fn a_team_claims_scales_and_reads_classes_and_nothing_of_others() -> Resul
     Ok(())
 }
 
-#[tokio::test]
-async fn the_cluster_s_own_roles_know_our_kinds() -> Result<()> {
-    let plane = cluster().await?;
-    let admin = plane.client().await?;
-    for role in ["view", "edit", "admin"] {
-        let binding = format!(
-            "{{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {{name: own-{role}, namespace: red}},
-             roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {role}}},
-             subjects: [{{apiGroup: rbac.authorization.k8s.io, kind: User, name: {role}er}}]}}"
-        );
-        apply_yaml(&admin, &binding).await?;
-    }
-    let table = [
-        ("viewer", "list", "macosmachines", true),
-        ("viewer", "create", "macosmachineclaims", false),
-        ("editer", "create", "macosmachineclaims", true),
-        ("editer", "update", "macosmachineclaims/status", false),
-        ("adminer", "deletecollection", "macosmachines", true),
-        ("adminer", "update", "macosmachines/status", false),
-        ("adminer", "create", "macosmachineclasses", false),
-    ];
-    for (user, verb, resource, wanted) in table {
-        // aggregation is a controller's work
-        let mut allowed = !wanted;
-        for _ in 0..200 {
-            allowed = may(&admin, user, verb, "machine.dockerios.io", resource, Some("red")).await?;
-            if allowed == wanted {
-                break;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        }
-        ensure!(allowed == wanted, "{user} {verb} {resource}: {allowed}");
-    }
-    Ok(())
-}
-
 async fn may(
     client: &Client,
     user: &str,
@@ -150,45 +114,21 @@ async fn may(
     Ok(answered.status.is_some_and(|status| status.allowed))
 }
 
+/// What only shows in what comes of it, and would be too late to see then.
 #[tokio::test]
-async fn the_operator_may_what_it_uses_and_no_more() -> Result<()> {
+async fn the_operator_cannot_give_itself_more_rights() -> Result<()> {
     let admin = cluster().await?.client().await?;
     let operator = format!("system:serviceaccount:{}:{}", OPERATOR.0, OPERATOR.1);
-    let home = Some(OPERATOR.0);
-    let table: &[(&str, &str, &str, Option<&str>, bool)] = &[
-        ("create", "cdi.kubevirt.io", "datavolumes", Some("red"), true),
-        ("create", "cdi.kubevirt.io", "datavolumes/source", home, true),
-        ("create", "cdi.kubevirt.io", "datavolumes/source", Some("red"), false),
-        ("create", "", "secrets", Some("red"), true),
-        ("get", "", "secrets", Some("red"), false),
-        ("list", "", "secrets", Some("red"), false),
-        ("list", "", "secrets", home, false),
-        ("get", "", "secrets", home, true),
-        ("create", "", "pods", Some("red"), false),
-        ("create", "", "pods", home, true),
-        ("create", "", "pods/exec", home, false),
-        ("update", "", "nodes", None, false),
-        ("create", "rbac.authorization.k8s.io", "clusterroles", None, false),
-        ("escalate", "rbac.authorization.k8s.io", "clusterroles", None, false),
-        ("impersonate", "", "users", None, false),
-        ("create", "machine.dockerios.io", "macosmachineclasses", None, false),
-        ("update", "config.dockerios.io", "platformconfigs", None, false),
-        ("delete", "image.dockerios.io", "macosimages", None, false),
-        ("update", "kubevirt.io", "virtualmachineinstances", Some("red"), false),
-        (
-            "update",
-            "subresources.kubevirt.io",
-            "virtualmachineinstances/evacuate/cancel",
-            Some("red"),
-            true,
-        ),
-    ];
-    for (verb, group, resource, namespace, wanted) in table {
-        let allowed = may(&admin, &operator, verb, group, resource, *namespace).await?;
-        ensure!(
-            allowed == *wanted,
-            "{verb} {resource}.{group} in {namespace:?}: {allowed}"
-        );
+    let roles = "rbac.authorization.k8s.io";
+    for (verb, group, resource, wanted) in [
+        ("escalate", roles, "clusterroles", false),
+        ("bind", roles, "clusterroles", false),
+        ("impersonate", "", "users", false),
+        ("impersonate", "", "serviceaccounts", false),
+        ("list", "", "nodes", true),
+    ] {
+        let allowed = may(&admin, &operator, verb, group, resource, None).await?;
+        ensure!(allowed == wanted, "{verb} {resource}.{group}: {allowed}");
     }
     Ok(())
 }
