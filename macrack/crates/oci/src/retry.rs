@@ -37,16 +37,37 @@ impl Patience {
         Some((whole / 2 + whole * draw / 2000).max(wish.unwrap_or_default()))
     }
 
-    /// Waits after try number `tried`, which ended with `error`. What comes `next` is for the log.
+    /// The tries of one piece of work, of however many requests.
+    pub(crate) fn tries(self) -> Tries {
+        Tries { patience: self, tried: 0 }
+    }
+}
+
+/// How often one piece of work was tried. Whoever works for it at whatever depth is handed this one, so that tries within
+/// tries are not multiplied.
+#[derive(Debug)]
+pub(crate) struct Tries {
+    patience: Patience,
+    tried: u32,
+}
+
+impl Tries {
+    /// Waits after a try that ended with `error`. What comes `next` is for the log.
     ///
     /// # Errors
     /// `error` itself, at once, when it is enough or another try would not help.
-    pub(crate) async fn wait(&self, tried: u32, error: Error, next: &str) -> Result<(), Error> {
+    pub(crate) async fn wait(&mut self, error: Error, next: &str) -> Result<(), Error> {
+        self.tried = self.tried.saturating_add(1);
         let Error::Transient { what, why, after } = &error else { return Err(error) };
-        let Some(pause) = self.pause(tried, *after) else { return Err(error) };
+        let Some(pause) = self.patience.pause(self.tried, *after) else { return Err(error) };
         tracing::debug!(what, why, ?pause, "{next}");
         tokio::time::sleep(pause).await;
         Ok(())
+    }
+
+    /// The work has come forward: what was tried before counts no more.
+    pub(crate) fn renew(&mut self) {
+        self.tried = 0;
     }
 }
 

@@ -31,7 +31,7 @@ use crate::error::Error;
 use crate::layout::{Blob, MANIFEST, MAX_MANIFEST};
 use crate::reference::{Reference, Target};
 use crate::resume::Reply;
-use crate::retry::Patience;
+use crate::retry::{Patience, Tries};
 
 pub use body::Body;
 use send::Request;
@@ -44,7 +44,7 @@ pub struct Options {
     pub mirrors: BTreeMap<String, Vec<Mirror>>,
     /// Registries that are spoken to in plain HTTP. Loopback is, always.
     pub insecure: BTreeSet<String>,
-    /// How often a request is tried.
+    /// How often a piece of work is tried: a request, the upload of a blob, a download that does not come forward.
     pub patience: Patience,
     /// How long nothing may come before a connection is given up.
     pub stall: Duration,
@@ -181,9 +181,9 @@ impl Client {
         Client { credentials: Arc::new(credentials), tokens: Arc::default(), ..self.clone() }
     }
 
-    /// How often a request is tried.
-    pub(crate) fn patience(&self) -> Patience {
-        self.options.patience
+    /// The tries of one piece of work.
+    pub(crate) fn tries(&self) -> Tries {
+        self.options.patience.tries()
     }
 
     /// Places that have what is in `registry`, the registry itself last.
@@ -216,11 +216,18 @@ impl Client {
     }
 
     /// Asks place number `place` for a blob from byte `from` on. A refusal is an answer; silence and trouble that
-    /// outlast patience are errors.
+    /// outlast `tries` are errors.
     ///
     /// # Errors
     /// As said.
-    pub async fn open(&self, reference: &Reference, blob: &Blob, from: u64, place: usize) -> Result<Opened, Error> {
+    pub(crate) async fn open(
+        &self,
+        reference: &Reference,
+        blob: &Blob,
+        from: u64,
+        place: usize,
+        tries: &mut Tries,
+    ) -> Result<Opened, Error> {
         let origins = self.origins(reference.registry());
         let origin = &origins[place.min(origins.len() - 1)];
         let what = format!("{} of {reference}", blob.digest);
@@ -230,7 +237,7 @@ impl Client {
             let range = HeaderValue::from_str(&format!("bytes={from}-")).map_err(|e| Error::Invalid(e.to_string()))?;
             request.headers.insert(header::RANGE, range);
         }
-        let response = self.send(origin, request).await?;
+        let response = self.send(origin, request, tries).await?;
         let reply = Reply::read(response.status(), response.headers());
         Ok(Opened { reply, body: Body::new(response.into_body(), self.options.stall) })
     }
@@ -244,13 +251,13 @@ impl Client {
     ///
     /// # Errors
     /// When it does not answer that.
-    pub async fn has_blob(&self, target: &Target, digest: &str) -> Result<bool, Error> {
+    async fn has_blob(&self, target: &Target, digest: &str, tries: &mut Tries) -> Result<bool, Error> {
         let origin = Origin::of(&target.registry, &self.options.insecure);
         let what = format!("{digest} of {target}");
         let uri = origin.uri(&target.path, &format!("blobs/{digest}"));
         let mut request = Request::get(&what, uri, scope(&origin, &target.path, true));
         request.method = Method::HEAD;
-        let response = self.send(&origin, request).await?;
+        let response = self.send(&origin, request, tries).await?;
         match response.status() {
             StatusCode::OK => Ok(true),
             StatusCode::NOT_FOUND => Ok(false),
@@ -263,18 +270,17 @@ impl Client {
     /// # Errors
     /// When the registry does not take it.
     pub async fn put_blob(&self, target: &Target, digest: &str, bytes: Bytes) -> Result<bool, Error> {
-        if self.has_blob(target, digest).await? {
+        let mut tries = self.tries();
+        if self.has_blob(target, digest, &mut tries).await? {
             return Ok(false);
         }
         let origin = Origin::of(&target.registry, &self.options.insecure);
         let what = format!("{digest} to {target}");
         // an upload that was cut is begun anew: a registry need not keep its place
-        let mut tried = 0;
         loop {
-            tried += 1;
-            match self.upload(&origin, target, &what, digest, bytes.clone()).await {
+            match self.upload(&origin, target, &what, (digest, bytes.clone()), &mut tries).await {
                 Ok(()) => return Ok(true),
-                Err(error) => self.options.patience.wait(tried, error, "an upload is begun anew").await?,
+                Err(error) => tries.wait(error, "an upload is begun anew").await?,
             }
         }
     }
@@ -284,13 +290,13 @@ impl Client {
         origin: &Origin,
         target: &Target,
         what: &str,
-        digest: &str,
-        bytes: Bytes,
+        (digest, bytes): (&str, Bytes),
+        tries: &mut Tries,
     ) -> Result<(), Error> {
         let begin = origin.uri(&target.path, "blobs/uploads/");
         let mut request = Request::get(what, begin.clone(), scope(origin, &target.path, true));
         request.method = Method::POST;
-        let begun = self.send(origin, request).await?;
+        let begun = self.send(origin, request, tries).await?;
         if begun.status() != StatusCode::ACCEPTED {
             return Err(refused(what, begun.status(), Body::new(begun.into_body(), self.options.stall)).await);
         }
@@ -304,7 +310,7 @@ impl Client {
         request.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
         request.body = bytes;
         request.once = true;
-        let done = self.send(origin, request).await?;
+        let done = self.send(origin, request, tries).await?;
         match done.status() {
             StatusCode::CREATED => Ok(()),
             // the place is gone: the registry was restarted, or another replica answers
@@ -325,7 +331,7 @@ impl Client {
         request.method = Method::PUT;
         request.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MANIFEST));
         request.body = bytes.into();
-        let done = self.send(&origin, request).await?;
+        let done = self.send(&origin, request, &mut self.tries()).await?;
         if done.status() != StatusCode::CREATED {
             return Err(refused(&what, done.status(), Body::new(done.into_body(), self.options.stall)).await);
         }
@@ -360,7 +366,7 @@ impl Client {
     /// The body of a successful answer.
     async fn whole(&self, origin: &Origin, request: Request<'_>, most: u64) -> Result<Vec<u8>, Error> {
         let what = request.what.to_owned();
-        let response = self.send(origin, request).await?;
+        let response = self.send(origin, request, &mut self.tries()).await?;
         let status = response.status();
         let body = Body::new(response.into_body(), self.options.stall);
         match status {

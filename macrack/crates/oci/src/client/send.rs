@@ -11,7 +11,7 @@ use super::url::{Origin, escaped, is_safe, resolve, same_server};
 use super::{Body, CachedToken, Client, common_headers};
 use crate::auth::{Challenge, Login, Token};
 use crate::error::Error;
-use crate::retry::{is_transient, retry_after};
+use crate::retry::{Tries, is_transient, retry_after};
 
 /// Most places that one request is sent on to.
 const MOST_REDIRECTS: u32 = 5;
@@ -47,15 +47,18 @@ impl<'a> Request<'a> {
 
 impl Client {
     /// Sends until there is an answer that another try would not change: its status is never one that
-    /// [`is_transient`] knows.
-    pub(super) async fn send(&self, origin: &Origin, request: Request<'_>) -> Result<Response<Incoming>, Error> {
-        let (mut tried, mut asked_again) = (0, false);
+    /// [`is_transient`] knows. Each try in vain is one of `tries`.
+    pub(super) async fn send(
+        &self,
+        origin: &Origin,
+        request: Request<'_>,
+        tries: &mut Tries,
+    ) -> Result<Response<Incoming>, Error> {
+        let mut asked_again = false;
         loop {
-            tried += 1;
             let error = match self.follow(origin, &request).await {
                 Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED && !asked_again => {
                     asked_again = true;
-                    tried -= 1;
                     match self.prove(origin, &request, answer).await {
                         Ok(()) => continue,
                         Err(error) => error,
@@ -72,7 +75,7 @@ impl Client {
             if request.once {
                 return Err(error);
             }
-            self.options.patience.wait(tried, error, "tried again").await?;
+            tries.wait(error, "tried again").await?;
         }
     }
 

@@ -5,6 +5,7 @@ use super::{Job, Pull};
 use crate::client::{Body, Opened, refused};
 use crate::error::Error;
 use crate::resume::{Local, Verdict, judge};
+use crate::retry::Tries;
 
 /// How often a blob is begun anew at one place when what came was wrong.
 const RESTARTS: u32 = 1;
@@ -27,15 +28,16 @@ struct Fetch<'a> {
     worker: Option<Worker>,
     place: usize,
     restarts: u32,
-    /// Tries since bytes last came.
-    tried: u32,
+    /// Tries since bytes last came, of the requests too.
+    tries: Tries,
 }
 
 impl Pull {
     /// Fetches a blob into its region.
     pub(super) async fn fetch(&self, job: Job) -> Result<(), Error> {
         let local = Local { have: 0, total: job.blob.size, etag: None };
-        let mut fetch = Fetch { pull: self, job, local, worker: None, place: 0, restarts: 0, tried: 0 };
+        let mut fetch =
+            Fetch { pull: self, job, local, worker: None, place: 0, restarts: 0, tries: self.client.tries() };
         loop {
             match fetch.try_once().await {
                 Ok(true) => return Ok(()),
@@ -50,7 +52,8 @@ impl Pull {
                     }
                     tracing::debug!(blob = fetch.job.blob.digest, %error, "the next place is asked");
                     fetch.place += 1;
-                    (fetch.restarts, fetch.tried) = (0, 0);
+                    fetch.restarts = 0;
+                    fetch.tries.renew();
                 }
             }
         }
@@ -65,7 +68,8 @@ impl Fetch<'_> {
     /// Asks once; true when the blob is in its place.
     async fn try_once(&mut self) -> Result<bool, Error> {
         let (blob, from) = (self.job.blob.clone(), self.local.have);
-        let Opened { reply, body } = self.pull.client.open(&self.pull.reference, &blob, from, self.place).await?;
+        let Opened { reply, body } =
+            self.pull.client.open(&self.pull.reference, &blob, from, self.place, &mut self.tries).await?;
         match judge(&self.local, &reply) {
             Verdict::Append => {}
             Verdict::FromStart => self.reset().await,
@@ -97,7 +101,7 @@ impl Fetch<'_> {
                         return Read::Broken;
                     }
                     self.local.have += size;
-                    self.tried = 0;
+                    self.tries.renew();
                 }
                 Ok(None) if self.local.have == self.local.total => return Read::Whole,
                 Ok(None) => {
@@ -150,8 +154,7 @@ impl Fetch<'_> {
     }
 
     async fn pause(&mut self, why: String) -> Result<(), Error> {
-        self.tried += 1;
         let next = format!("the rest is asked for, from byte {} on", self.local.have);
-        self.pull.client.patience().wait(self.tried, Error::transient(self.what(), why), &next).await
+        self.tries.wait(Error::transient(self.what(), why), &next).await
     }
 }

@@ -159,3 +159,48 @@ async fn a_push_over_a_bad_way_arrives() {
     let reference = Bench::at(&pushed.unwrap().reference, bench.registry.address());
     pull(&client, &reference, &bench.place("pulled")).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_piece_of_work_has_one_budget_of_tries_however_many_requests_it_takes() {
+    let bench = Bench::new().await;
+    let down = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let tries = options().patience.tries as usize;
+    // an upload: every second request for its beginning fails, and all that follows it
+    let begun = AtomicUsize::new(0);
+    let proxy = Proxy::start(bench.registry.address(), move |asked, _| match asked.line.split(' ').next() {
+        Some("POST") if begun.fetch_add(1, Ordering::SeqCst) % 2 == 1 => Fate::Pass,
+        Some("POST" | "PUT") => Fate::Answer(down.to_owned()),
+        _ => Fate::Pass,
+    })
+    .await;
+    let target = format!("{}/golden/tahoe:26.1", proxy.address).parse().unwrap();
+    let bytes = bytes::Bytes::from_static(b"a blob");
+    let digest = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
+    let failed = client().put_blob(&target, digest, bytes).await.unwrap_err();
+    assert!(matches!(&failed, Error::Transient { .. }), "{failed}");
+    let refused = proxy.asked().iter().filter(|asked| !asked.line.starts_with("HEAD")).count() - begun_well(&proxy);
+    assert_eq!(refused, tries, "{:?}", proxy.asked().iter().map(|asked| &asked.line).collect::<Vec<_>>());
+
+    // a download that does not come forward: what is not refused is cut before its first byte
+    let pushed = bench.push(&client()).await.unwrap();
+    let asks = AtomicUsize::new(0);
+    // behind the manifest and what is small
+    let proxy = Proxy::start(bench.registry.address(), move |asked, before| match asked.is_blob() && before > 2 {
+        false => Fate::Pass,
+        true if asks.fetch_add(1, Ordering::SeqCst) % 2 == 1 => Fate::CutAfter(0),
+        true => Fate::Answer(down.to_owned()),
+    })
+    .await;
+    pull(&client(), &Bench::at(&pushed.reference, &proxy.address), &bench.place("stuck")).await.unwrap_err();
+    let mut of_each = std::collections::BTreeMap::<String, usize>::new();
+    for asked in proxy.blobs() {
+        *of_each.entry(asked.line).or_default() += 1;
+    }
+    assert!(of_each.values().all(|count| *count <= tries), "{of_each:?}");
+    assert!(of_each.values().any(|count| *count == tries), "{of_each:?}");
+}
+
+/// How many requests to begin an upload were answered by the registry itself: every second.
+fn begun_well(proxy: &Proxy) -> usize {
+    proxy.asked().iter().filter(|asked| asked.line.starts_with("POST")).count() / 2
+}
