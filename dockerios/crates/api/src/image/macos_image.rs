@@ -60,6 +60,13 @@ pub struct ImageSource {
     pub snapshot: Option<ObjectRef>,
 }
 
+impl ImageSource {
+    /// What the disk is cloned from, if that is in this cluster.
+    pub fn within(&self) -> Option<&ObjectRef> {
+        self.pvc.as_ref().or(self.snapshot.as_ref())
+    }
+}
+
 /// A containerDisk in a registry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -156,11 +163,15 @@ vocabulary! {
         Published;
         /// The import has begun and says how far it is.
         Importing;
+        /// The importer or the clone fails and is tried again; the message is CDI's own. Mend the source or the storage.
+        ImportFailing;
+        /// A clone of the source has not ended within half an hour. CDI never fails one by itself: look at it, and delete the DataVolume to begin anew.
+        CloneStuck;
         /// The importer gave up; the message is its own. Mend the source, or make a new image.
         ImportFailed;
         /// The source volume or snapshot is not there.
         SourceNotFound;
-        /// The source is in another namespace, and the operator may not clone from there; the message prints the Role.
+        /// The source is in another namespace, and the operator may not clone from there; the message has the Role and RoleBinding that grant it.
         CloneNotPermitted;
         /// The storage class is not there.
         StorageClassNotFound;

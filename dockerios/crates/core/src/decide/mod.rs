@@ -2,6 +2,7 @@
 
 pub mod claim;
 pub mod class;
+pub mod clone_right;
 pub mod identity;
 pub mod identity_pool;
 pub mod image;

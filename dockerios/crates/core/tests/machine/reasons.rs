@@ -7,7 +7,7 @@ use dockerios_core::{
 };
 use serde_json::json;
 
-use crate::world::{SYSTEM, VM, World};
+use crate::world::{VM, World};
 
 fn booted() -> World {
     let mut world = World::new();
@@ -106,6 +106,19 @@ fn what_keeps_a_running_guest_from_being_ready_is_said() {
         (world.phase(), world.reason("InstanceRunning")),
         (Phase::Unknown, "Paused".into())
     );
+    assert_eq!(
+        world.verdict("Ready"),
+        Some(Verdict::False),
+        "that it stands still is known"
+    );
+    world.edit("VirtualMachineInstance", VM, |vmi| {
+        vmi["status"]["conditions"] = json!([])
+    });
+    world.settle();
+    assert_eq!(
+        (world.phase(), world.verdict("Ready")),
+        (Phase::Ready, Some(Verdict::True))
+    );
 
     let mut world = World::ready();
     world.edit("MacOSMachine", "m", |machine| {
@@ -124,6 +137,19 @@ fn what_keeps_a_running_guest_from_being_ready_is_said() {
         (world.phase(), world.reason("Ready")),
         (Phase::Starting, "GuestNotReady".into())
     );
+}
+
+#[test]
+fn a_guest_whose_run_before_was_cut_off_is_ready_and_that_is_said() {
+    let mut world = World::ready();
+    assert_eq!(world.message("GuestReady"), "the guest says that it is ready");
+    world.edit("MacOSMachine", "m", |machine| {
+        machine["status"]["guest"]["cleanShutdown"] = json!(false)
+    });
+    world.settle();
+    assert_eq!(world.phase(), Phase::Ready);
+    let said = world.message("GuestReady");
+    assert!(said.contains("its run before was cut off"), "{said}");
 }
 
 #[test]
@@ -190,134 +216,10 @@ fn an_instance_that_the_hook_ended_says_what_the_hook_said() {
 }
 
 #[test]
-fn a_clone_has_a_deadline_of_its_own_and_waiting_for_a_node_is_not_cloning() {
-    let clone = |phase: &str| {
-        let mut world = World::new();
-        world.settle();
-        let status = json!({"phase": phase, "progress": "12.5%", "conditions":
-            [{"type": "Bound", "status": "False", "reason": "ErrExceededQuota", "message": "exceeded quota"}]});
-        world.edit("DataVolume", SYSTEM, |volume| volume["status"] = status);
-        world.settle();
-        assert!(
-            world.message("DiskCloned").contains("exceeded quota"),
-            "{}",
-            world.message("DiskCloned")
-        );
-        world.wait(30 * 60 + 1);
-        world.pass(usize::MAX);
-        world
-    };
-    let world = clone("CSICloneInProgress");
-    assert_eq!(
-        (world.phase(), world.reason("Ready")),
-        (Phase::Failed, "CloneTimeout".into())
-    );
-    let world = clone("WaitForFirstConsumer");
-    assert_ne!(world.reason("Ready"), "CloneTimeout");
-}
-
-#[test]
-fn a_clone_that_reports_an_error_is_begun_anew_once() {
-    let mut world = World::new();
-    world.settle();
-    let fail = |world: &mut World| {
-        let now = world.now.to_string();
-        let status = json!({"phase": "CloneScheduled", "conditions": [{"type": "Running", "status": "False",
-            "reason": "Error", "message": "token is expired", "lastTransitionTime": now}]});
-        world.edit("DataVolume", SYSTEM, |volume| volume["status"] = status);
-    };
-    fail(&mut world);
-    world.settle();
-    world.done.clear();
-    world.wait(301);
-    world.settle();
-    let step = |verb: &str| format!("{verb} DataVolume {SYSTEM}");
-    assert!(
-        world.done.contains(&step("delete")) && world.done.contains(&step("create")),
-        "{:?}",
-        world.done
-    );
-    assert_eq!(world.names("DataVolume").len(), 2);
-    fail(&mut world);
-    world.done.clear();
-    world.wait(301);
-    world.settle();
-    assert!(world.done.is_empty(), "once: {:?}", world.done);
-}
-
-#[test]
-fn a_volume_that_is_gone_is_lost_and_never_cloned_again() {
-    for powered in ["Running", "Stopped"] {
-        let mut world = World::ready();
-        if powered == "Stopped" {
-            crate::lives::power(&mut world, powered);
-            world.settle();
-            world.wait(61);
-            world.settle();
-            world.instance("Succeeded");
-            world.settle();
-            world.settle();
-        }
-        world.done.clear();
-        world.remove("DataVolume", SYSTEM);
-        world.remove("PersistentVolumeClaim", SYSTEM);
-        crate::lives::power(&mut world, "Running");
-        world.settle();
-        assert_eq!(
-            (world.reason("DiskCloned"), world.done.len()),
-            ("VolumeLost".into(), 0),
-            "{:?}",
-            world.done
-        );
-        world.wait(61);
-        world.pass(usize::MAX);
-        assert_eq!(
-            (world.phase(), world.reason("Ready")),
-            (Phase::Failed, "VolumeLost".into())
-        );
-        assert!(
-            !world.done.iter().any(|step| step.starts_with("create")),
-            "{:?}",
-            world.done
-        );
-    }
-    let mut world = World::ready();
-    world.edit("PersistentVolumeClaim", SYSTEM, |claim| {
-        claim["status"]["phase"] = json!("Lost")
-    });
-    world.settle();
-    world.wait(61);
-    world.pass(usize::MAX);
-    assert_eq!(world.phase(), Phase::Failed);
-}
-
-#[test]
-fn a_lost_virtual_machine_does_not_hide_that_its_disk_is_lost_too() {
-    let mut world = World::ready();
-    for (kind, name) in [
-        ("VirtualMachine", VM),
-        ("VirtualMachineInstance", VM),
-        ("Pod", "launcher"),
-        ("DataVolume", SYSTEM),
-        ("PersistentVolumeClaim", SYSTEM),
-    ] {
-        world.remove(kind, name);
-    }
-    world.done.clear();
-    world.settle();
-    assert_eq!(
-        (world.reason("DiskCloned"), world.done.len()),
-        ("VolumeLost".into(), 0),
-        "{:?}",
-        world.done
-    );
-}
-
-#[test]
 fn what_the_api_server_refused_is_said_with_the_way_out() {
     for (kind, cause, reason) in [
         (Kind::Secret, RefusalCause::NameTaken, "NameTaken"),
-        (Kind::DataVolume, RefusalCause::Forbidden, "CloneNotPermitted"),
+        (Kind::DataVolume, RefusalCause::Forbidden, "CreationRefused"),
         (Kind::VirtualMachine, RefusalCause::Forbidden, "CreationRefused"),
     ] {
         let mut world = World::new();
@@ -352,49 +254,5 @@ fn what_cannot_be_read_is_said_and_the_phase_stays() {
         world.unreadable.clear();
         world.settle();
         assert_eq!(world.reason("Ready"), "Ready");
-    }
-}
-
-#[test]
-fn a_disk_that_was_copied_by_a_pod_is_told_once_with_the_way_out_and_one_that_the_driver_cloned_is_not() {
-    let told = |world: &World| {
-        world
-            .news
-            .iter()
-            .filter(|news| news.starts_with("DiskCopied"))
-            .cloned()
-            .collect::<Vec<_>>()
-    };
-    let mut world = World::new();
-    world.settle();
-    world.cloned();
-    world.instance("Running");
-    world.settle();
-    assert_eq!(told(&world), [""; 0]);
-    assert!(
-        world.message("DiskCloned").contains("by csi-clone"),
-        "{}",
-        world.message("DiskCloned")
-    );
-
-    let mut world = World::new();
-    world.settle();
-    world.cloned();
-    world.edit("PersistentVolumeClaim", SYSTEM, |claim| {
-        claim["metadata"]["annotations"] = json!({"cdi.kubevirt.io/cloneType": "copy",
-            "cdi.kubevirt.io/cloneFallbackReason": "storage classes differ"});
-    });
-    world.instance("Running");
-    world.settle();
-    world.settle();
-    let [one] = &told(&world)[..] else {
-        panic!("{:?}", told(&world))
-    };
-    for part in [
-        SYSTEM,
-        "by copy (storage classes differ)",
-        "one storage class whose driver clones",
-    ] {
-        assert!(one.contains(part), "{one}");
     }
 }

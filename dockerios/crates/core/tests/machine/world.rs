@@ -29,6 +29,7 @@ pub struct World {
     pub others: Vec<Waiter>,
     pub line: Option<Line>,
     pub refusal: Option<dockerios_core::plan::Refusal>,
+    pub clone_right: Seen<bool>,
     /// Every step that was done, as kind and name of what it wrote.
     pub done: Vec<String>,
     pub news: Vec<String>,
@@ -49,6 +50,7 @@ impl World {
             others: Vec::new(),
             line: None,
             refusal: None,
+            clone_right: Seen::Present(true),
             done: Vec::new(),
             news: Vec::new(),
             version: 1,
@@ -246,6 +248,7 @@ impl World {
             namespace: self.seen("Namespace", "team-a"),
             image: self.seen("MacOSImage", "tahoe"),
             platform: self.seen("PlatformConfig", "default"),
+            clone_right: self.clone_right.clone(),
             home: if held.is_empty() { Seen::Absent } else { pool.clone() },
             held: cannot("MachineIdentity").unwrap_or(Seen::Present(held)),
             claim: claim.map_or(Seen::Absent, |name| self.seen("MacOSMachineClaim", &name)),

@@ -247,6 +247,53 @@ fn failing_machines_are_replaced_ever_more_slowly_and_three_are_kept() {
 }
 
 #[test]
+fn machines_whose_qemu_lacks_a_device_are_not_replaced_in_vain_and_the_pool_names_it() {
+    let mut world = world(3, 12);
+    world.run_pool("ci");
+    let failed: Vec<String> = world.view.machines.iter().map(|machine| machine.name_any()).collect();
+    for name in &failed {
+        world.fail(name);
+        world.touch(name, |machine| {
+            let failure = machine
+                .status
+                .as_mut()
+                .and_then(|status| status.failure.as_mut())
+                .expect("it failed");
+            failure.reason = "DeviceMissing".into();
+            failure.message = "the QEMU of r/l has no nvme device".into();
+        });
+    }
+    for _ in 0..29 {
+        world.pass_time(60);
+        let plan = world.run_pool("ci");
+        assert!(
+            made(&plan).is_empty() && plan.wake.is_some(),
+            "a device does not come by waiting"
+        );
+        let (verdict, reason, message) = condition(&plan, "Ready");
+        assert_eq!((verdict, reason.as_str()), (Verdict::False, "MachinesFailing"));
+        assert!(
+            message.contains("no nvme device") && message.contains("once the failed ones are deleted"),
+            "{message}"
+        );
+    }
+    world.pass_time(60);
+    assert_eq!(made(&world.run_pool("ci")).len(), 1, "one is tried now and then");
+}
+
+#[test]
+fn a_pool_whose_failed_machines_were_deleted_makes_others_at_once() {
+    let mut world = world(3, 12);
+    world.run_pool("ci");
+    for machine in world.view.machines.clone() {
+        world.fail(&machine.name_any());
+    }
+    assert!(made(&world.run_pool("ci")).is_empty());
+    world.view.machines.clear();
+    assert_eq!(made(&world.run_pool("ci")).len(), 3);
+}
+
+#[test]
 fn when_all_fail_at_once_one_is_tried_at_a_time() {
     let mut world = world(3, 12);
     world.run_pool("ci");

@@ -10,7 +10,7 @@ use dockerios_core::{
 };
 use kube::ResourceExt;
 
-use crate::{index::Index, world::World};
+use crate::{index::Index, rights::CloneSource, world::World};
 
 /// What its decision reads; `None` when it is not there.
 pub fn gather(world: &World, id: &Id) -> Option<Facts> {
@@ -27,6 +27,10 @@ pub fn gather(world: &World, id: &Id) -> Option<Facts> {
         profile: world.storage_profiles.get("", storage_class),
         storage_class: world.storage_classes.get("", storage_class),
         source: source(world, &image),
+        clone_right: match image.spec.source.within() {
+            Some(origin) => world.rights.of(&CloneSource::one(&origin.namespace, &origin.name)),
+            None => Seen::Absent,
+        },
         classes: world
             .classes
             .by(Index::Image, &id.name)

@@ -71,6 +71,12 @@ async fn each_rule_of_the_schemas_refuses_and_admits_its_neighbour() -> Result<(
             ),
             row(
                 class("c"),
+                spec(json!({"cloneTimeout": "29s"})),
+                &["[class-clone]", "30s"],
+                spec(json!({"cloneTimeout": "30s"})),
+            ),
+            row(
+                class("c"),
                 spec(json!({"readinessTimeout": "0s"})),
                 &["[class-readiness]", "60s"],
                 spec(json!({"readinessTimeout": "1m"})),

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use dockerios_api::{
     Name,
-    condition::Verdict,
+    condition::{Verdict, clip_to},
     config::platform_config::ObjectRef,
     image::macos_image::{ImagePhase, ImageReason, Published, PublishedKind},
-    names::OPERATOR,
 };
 use dockerios_kubevirt::{
     DataVolume, condition,
@@ -21,11 +20,16 @@ use kube::ResourceExt;
 use super::{AGAIN, Pass, Snapshot, phase, rendered, usable};
 use crate::{
     Kind, Object, Seen, Step, Target,
+    decide::clone_right::{self, Shut},
     plan::{Refusal, RefusalCause},
 };
 
 /// How long a clone or a snapshot may fail before another way is tried. CDI itself never gives up on a clone.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
+/// A clone that takes longer is told of: a copy of 200 GiB at 120 MB/s ends before.
+const STUCK: SignedDuration = SignedDuration::from_mins(30);
+/// Bytes of CDI's words that are passed on, so that the way out after them is never cut off.
+const TOLD: usize = 600;
 /// CDI's own word on a PVC whose DataVolume it removed after success (releases before 1.62).
 const GARBAGE_COLLECTED: &str = "cdi.kubevirt.io/garbageCollected";
 /// CDI's own word on a PVC: how the pod that fills it ended.
@@ -84,6 +88,13 @@ impl Pass<'_> {
             );
             return self.pending(ImageReason::SourceNotFound, message);
         }
+        if let Some(origin) = self.foreign() {
+            match clone_right::judge(&facts.clone_right, &origin.namespace, &facts.platform_namespace) {
+                Ok(()) => {}
+                Err(Shut::Denied(message)) => return self.pending(ImageReason::CloneNotPermitted, message),
+                Err(Shut::Unknown(why)) => return self.unreadable("its right to clone", &why),
+            }
+        }
         // an image without uid was never stored
         let made = rendered::data_volume(&facts.image, &facts.platform_namespace);
         if let Some(object) = made.and_then(|made| Object::of(Kind::DataVolume, &made).ok()) {
@@ -105,22 +116,14 @@ impl Pass<'_> {
 
     /// The API server took no DataVolume. It is tried again: rights and quotas change without a word to us.
     fn refused(&mut self, refusal: &Refusal) {
-        let home = &self.facts.platform_namespace;
-        let foreign = self.origin().filter(|origin| origin.namespace.0 != *home);
-        match (refusal.cause, foreign) {
+        match (refusal.cause, self.foreign()) {
             (RefusalCause::NameTaken, _) => self.name_taken("DataVolume"),
-            (_, Some(origin)) => {
-                let space = &origin.namespace;
-                let message = format!(
-                    "the operator may not clone from namespace {space}; its admin grants it with: kubectl -n {space} \
-                     create role dockerios-clone --verb=create --resource=datavolumes.cdi.kubevirt.io/source && \
-                     kubectl -n {space} create rolebinding dockerios-clone --role=dockerios-clone \
-                     --serviceaccount={home}:{OPERATOR}; CDI said: {}",
-                    refusal.message
-                );
+            (_, Some(origin)) if clone_right::is_denial(&refusal.message) => {
+                let home = &self.facts.platform_namespace;
+                let message = clone_right::denied(&origin.namespace, home, Some(&refusal.message));
                 self.pending(ImageReason::CloneNotPermitted, message);
             }
-            (_, None) => {
+            _ => {
                 let message = format!("the import was refused: {}; it is tried again", refusal.message);
                 self.pending(ImageReason::ImportFailed, message);
             }
@@ -163,25 +166,39 @@ impl Pass<'_> {
             .status
             .as_ref()
             .and_then(|status| percent(status.progress.as_deref()?));
-        let Some(why) = trouble(data_volume, volume) else {
-            return self.importing(progress, &format!("CDI imports it ({:?})", phase(data_volume)));
-        };
         let since = data_volume.creation_timestamp().map_or(self.now, |time| time.0);
-        let replace = since.saturating_add(PATIENCE).unwrap_or(self.now);
-        if self.origin().is_none() {
+        let after = |span: SignedDuration| since.saturating_add(span).unwrap_or(self.now);
+        let clone = self.origin().is_some();
+        let (replace, stuck) = (after(PATIENCE), after(STUCK));
+        match trouble(data_volume, volume) {
             // an importer is started again by CDI itself
-            return self.importing(progress, &format!("the importer is in trouble and tries again: {why}"));
+            Some(why) if !clone => self.failing(progress, &format!("the importer fails and tries again: {why}")),
+            Some(why) if replace <= self.now => {
+                self.plan
+                    .then(Step::Delete(Target::of(Kind::DataVolume, &data_volume.metadata)));
+                self.failing(None, &format!("the clone is begun anew: {why}"));
+            }
+            Some(why) => {
+                self.plan.wake_at(replace);
+                self.failing(progress, &format!("the clone fails: {why}; begun anew at {replace}"));
+            }
+            None if clone && stuck <= self.now => {
+                let message = format!(
+                    "the clone is {:?} since {since} and CDI never fails one by itself: look at DataVolume {}/{} and its \
+                     PVC. If nothing moves there, delete the DataVolume and the clone begins anew",
+                    phase(data_volume),
+                    self.facts.platform_namespace,
+                    data_volume.name_any()
+                );
+                self.underway(progress, ImageReason::CloneStuck, &message);
+            }
+            None => {
+                if clone {
+                    self.plan.wake_at(stuck);
+                }
+                self.importing(progress, &format!("CDI imports it ({:?})", phase(data_volume)));
+            }
         }
-        if replace <= self.now {
-            self.plan
-                .then(Step::Delete(Target::of(Kind::DataVolume, &data_volume.metadata)));
-            return self.importing(None, &format!("the clone is begun anew: {why}"));
-        }
-        self.plan.wake_at(replace);
-        self.importing(
-            progress,
-            &format!("the clone is in trouble: {why}; begun anew at {replace}"),
-        );
     }
 
     /// The disk is there: publish what the storage clones best.
@@ -244,9 +261,17 @@ impl Pass<'_> {
     }
 
     fn importing(&mut self, progress: Option<String>, message: &str) {
+        self.underway(progress, ImageReason::Importing, message);
+    }
+
+    fn failing(&mut self, progress: Option<String>, message: &str) {
+        self.underway(progress, ImageReason::ImportFailing, message);
+    }
+
+    fn underway(&mut self, progress: Option<String>, reason: ImageReason, message: &str) {
         self.status.phase = Some(ImagePhase::Importing);
         self.status.progress = progress;
-        self.say(Verdict::False, ImageReason::Importing, message);
+        self.say(Verdict::False, reason, message);
     }
 
     fn pending(&mut self, reason: ImageReason, message: String) {
@@ -263,10 +288,15 @@ impl Pass<'_> {
         self.wake_in(AGAIN);
     }
 
+    /// What it is cloned from, if that is in another namespace.
+    fn foreign(&self) -> Option<&ObjectRef> {
+        self.origin()
+            .filter(|origin| origin.namespace.0 != self.facts.platform_namespace)
+    }
+
     /// What it is cloned from, if from within the cluster.
     fn origin(&self) -> Option<&ObjectRef> {
-        let source = &self.facts.image.spec.source;
-        source.pvc.as_ref().or(source.snapshot.as_ref())
+        self.facts.image.spec.source.within()
     }
 }
 
@@ -279,14 +309,14 @@ fn filled(volume: &PersistentVolumeClaim) -> bool {
 /// What CDI says is wrong.
 fn trouble(data_volume: &DataVolume, volume: Option<&Arc<PersistentVolumeClaim>>) -> Option<String> {
     if let Some(error) = volume.and_then(|volume| volume.annotations().get(CLONE_ERROR)) {
-        return Some(error.clone());
+        return Some(clip_to(error, TOLD));
     }
     let conditions = &data_volume.status.as_ref()?.conditions;
     [BOUND, RUNNING].into_iter().find_map(|kind| {
         let said = condition(conditions, kind).filter(|said| said.status == "False")?;
         let reason = said.reason.as_deref().filter(|reason| bad(reason))?;
         let message = said.message.as_deref().unwrap_or_default();
-        Some(format!("{reason}: {message}"))
+        Some(clip_to(&format!("{reason}: {message}"), TOLD))
     })
 }
 

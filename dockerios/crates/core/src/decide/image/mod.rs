@@ -49,6 +49,8 @@ pub struct Facts {
     /// The volume or snapshot that it is cloned from. Unknown also for what is not watched, such as snapshots of other
     /// namespaces, and for sources outside the cluster.
     pub source: Seen<()>,
+    /// Whether the operator may clone from there; looked at only when that is in another namespace.
+    pub clone_right: Seen<bool>,
     /// Names of classes that name it.
     pub classes: Seen<Vec<String>>,
     /// DataVolumes that are cloned from what was published, done or not.

@@ -12,7 +12,10 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
-use dockerios_api::machine::macos_machine::{MachineCondition, MachineReason};
+use dockerios_api::{
+    condition::clip_to,
+    machine::macos_machine::{Disk, MachineCondition, MachineReason},
+};
 
 use super::{
     facts::Objects,
@@ -20,22 +23,25 @@ use super::{
 };
 use crate::{Kind, Step, Target, render::machine as render};
 
-/// A clone that takes longer has failed, whatever its size: a copy of 200 GiB at 120 MB/s ends before, and CDI does
-/// not say that it gave up.
-pub const CLONE_DEADLINE: SignedDuration = SignedDuration::from_mins(30);
+/// How long a clone may take when the class cannot be read any more: what its schema sets.
+pub const USUAL_CLONE: SignedDuration = SignedDuration::from_mins(30);
 /// A volume must be missing for so long before it is called lost: two watches that tell of one thing do not tell at
 /// the same moment, and what is called lost is given up.
 pub(super) const LOST_AFTER: SignedDuration = SignedDuration::from_secs(60);
 /// A clone that reports an error for so long is begun anew, once.
 const ERROR_PATIENCE: SignedDuration = SignedDuration::from_mins(5);
+/// Disks that a status tells of, and bytes of what it tells of each: the bounds of their schema.
+const DISKS: usize = 4;
+const STRATEGY: usize = 32;
+const FALLBACK: usize = 256;
 /// A DataVolume that is younger than its VirtualMachine by more was made again.
 const MADE_TOGETHER: SignedDuration = SignedDuration::from_mins(1);
 
 /// Where the disks stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Disks {
-    /// All are there. How they were cloned.
-    Cloned(String),
+    /// All are there.
+    Cloned,
     /// They are being cloned, since then.
     Cloning(String, Option<Timestamp>),
     /// Cloning begins when the launcher pod has a node.
@@ -48,7 +54,7 @@ pub(super) enum Disks {
 
 /// Where the disks of an existing VirtualMachine stand; without one, those that exist.
 pub(super) fn judge(pass: &Pass, objects: &Objects) -> Disks {
-    let mut worst = Disks::Cloned(String::new());
+    let mut worst = Disks::Cloned;
     let names = wanted(pass, objects);
     if names.is_empty() {
         return Disks::Missing;
@@ -56,7 +62,6 @@ pub(super) fn judge(pass: &Pass, objects: &Objects) -> Disks {
     for name in names {
         let one = judge_one(pass, objects, &name);
         worst = match (severity(&one), severity(&worst)) {
-            (0, 0) => Disks::Cloned(join(&worst, &one)),
             (1, 1) => Disks::Cloning(join(&worst, &one), begun(&worst).max(begun(&one))),
             (new, old) if new > old => one,
             _ => worst,
@@ -67,7 +72,7 @@ pub(super) fn judge(pass: &Pass, objects: &Objects) -> Disks {
 
 fn severity(disks: &Disks) -> u8 {
     match disks {
-        Disks::Cloned(_) => 0,
+        Disks::Cloned => 0,
         Disks::Cloning(..) => 1,
         Disks::Waiting(_) => 2,
         Disks::Missing => 3,
@@ -84,7 +89,7 @@ fn begun(disks: &Disks) -> Option<Timestamp> {
 
 fn join(one: &Disks, other: &Disks) -> String {
     let text = |disks: &Disks| match disks {
-        Disks::Cloned(text) | Disks::Cloning(text, _) => text.clone(),
+        Disks::Cloning(text, _) => text.clone(),
         _ => String::new(),
     };
     [text(one), text(other)]
@@ -144,7 +149,7 @@ fn judge_one(pass: &Pass, objects: &Objects, name: &str) -> Disks {
         (_, Some(_)) if going && was_cloned => Disks::Lost(format!("PersistentVolumeClaim {name} is being deleted")),
         (_, Some(claim)) if claim_phase(claim) == "Bound" && !going => {
             if volume.is_none() || phase == Phase::Succeeded || was_cloned {
-                Disks::Cloned(how(name, claim))
+                Disks::Cloned
             } else {
                 cloning(name, volume, Some(claim), phase)
             }
@@ -177,19 +182,47 @@ fn claim_phase(claim: &PersistentVolumeClaim) -> &str {
         .unwrap_or_default()
 }
 
-fn how(name: &str, claim: &PersistentVolumeClaim) -> String {
+/// How each disk that is there was really made, by CDI's own word on its volume; one without that word is not told of.
+pub(super) fn made(objects: &Objects) -> Vec<Disk> {
+    let bound = objects.volumes.values().filter(|claim| claim_phase(claim) == "Bound");
+    let mut disks: Vec<Disk> = bound.filter_map(|claim| made_one(claim)).collect();
+    disks.sort();
+    disks.truncate(DISKS);
+    disks
+}
+
+fn made_one(claim: &PersistentVolumeClaim) -> Option<Disk> {
     let notes = claim.annotations();
-    match (notes.get(CLONE_TYPE), notes.get(CLONE_FALLBACK_REASON)) {
-        (Some(kind), Some(why)) => format!("{name} by {kind} ({why})"),
-        (Some(kind), None) => format!("{name} by {kind}"),
-        (None, _) => name.to_owned(),
+    let strategy = notes.get(CLONE_TYPE).filter(|word| !word.is_empty())?;
+    let fallback_reason = notes.get(CLONE_FALLBACK_REASON).filter(|why| !why.is_empty());
+    Some(Disk {
+        name: claim.name_any(),
+        strategy: clip_to(strategy, STRATEGY),
+        fallback_reason: fallback_reason.map(|why| clip_to(why, FALLBACK)),
+    })
+}
+
+/// How the disks were made, in a sentence's words.
+pub(super) fn told(disks: &[Disk]) -> String {
+    let all: Vec<String> = disks.iter().map(one).collect();
+    if all.is_empty() {
+        return "cloned; CDI does not say how".to_owned();
+    }
+    format!("cloned: {}", all.join(", "))
+}
+
+fn one(disk: &Disk) -> String {
+    let Disk { name, strategy, .. } = disk;
+    match &disk.fallback_reason {
+        Some(why) => format!("{name} by {strategy} ({why})"),
+        None => format!("{name} by {strategy}"),
     }
 }
 
 /// What is to be told, once, of disks that a pod copied byte by byte where a driver could have cloned: CDI falls back to
 /// it without a word, and 200 GiB are then read and written for each machine.
-pub(super) fn copied(how: &str) -> Option<crate::News> {
-    let copies: Vec<&str> = how.split(", ").filter(|one| one.contains(" by copy")).collect();
+pub(super) fn copied(disks: &[Disk]) -> Option<crate::News> {
+    let copies: Vec<String> = disks.iter().filter(|disk| disk.is_copy()).map(one).collect();
     (!copies.is_empty()).then(|| {
         let note = format!(
             "{}: copied by a pod, not cloned by the storage; the whole disk was read and written. Keep image and class in \

@@ -26,6 +26,8 @@ pub struct Facts {
     pub image: Seen<Arc<MacOSImage>>,
     /// PlatformConfig `default`.
     pub platform: Seen<Arc<PlatformConfig>>,
+    /// Whether the operator may clone from the platform namespace into the machine's.
+    pub clone_right: Seen<bool>,
     /// The identity pool that the class names; absent too for a Shared class.
     pub pool: Seen<Arc<IdentityPool>>,
     /// The claim that spec.claimRef names, whatever its uid; absent too when none is named.

@@ -11,27 +11,20 @@ use dockerios_api::{
     },
     names::IDENTITY,
 };
-use dockerios_kubevirt::{
-    VirtualMachine, VirtualMachineInstance, condition,
-    names::{FAILURE, PAUSED, POD_SCHEDULED, SYNCHRONIZED},
-    vm::RunStrategy,
-    vmi::VmiPhase,
-};
+use dockerios_kubevirt::{VirtualMachine, names::PAUSED, vmi::VmiPhase};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
-use serde_json::json;
 
 use super::{
-    disks::{self, CLONE_DEADLINE, Disks},
+    disks::{self, Disks},
     facts::Objects,
     instance::{Life, says, since},
-    provision,
+    provision, start,
     status::{Pass, after, clock, span_or},
 };
-use crate::{Kind, Step, Target, decide::identity};
+use crate::decide::identity;
 
-/// A launcher pod that has no node, or an instance whose domain does not run, fails the machine after so long.
-pub const START_DEADLINE: SignedDuration = SignedDuration::from_mins(15);
 /// A guest that said nothing for longer is silent (`dockerios-guest` reports every 30 seconds).
 pub const SILENCE: SignedDuration = SignedDuration::from_mins(3);
 /// From power-on to Ready, when the class cannot be read any more: what its schema sets.
@@ -60,20 +53,21 @@ pub(super) fn proceed(pass: &mut Pass, objects: &Objects, vm: &VirtualMachine, l
             silent_guest(pass);
             pass.sum_up(Phase::Stopped, Reason::GuestShutDown, message);
         }
-        Life::Down(Some(_)) => ended(pass, objects),
-        Life::Down(None) => absent(pass, objects, vm, disks),
-        Life::Coming(phase) => coming(pass, objects, *phase, disks),
+        Life::Down(Some(_)) => start::ended(pass, objects),
+        Life::Down(None) => start::absent(pass, objects, vm, disks),
+        Life::Coming(phase) => start::coming(pass, objects, *phase, disks),
         Life::Running => running(pass, objects, vm),
     }
 }
 
 fn say_disks(pass: &mut Pass, disks: &Disks) {
     match disks {
-        Disks::Cloned(how) => {
+        Disks::Cloned => {
             if !pass.held(Condition::DiskCloned) {
-                pass.plan.news.extend(disks::copied(how));
+                pass.plan.news.extend(disks::copied(&pass.draft.disks));
             }
-            pass.say(Condition::DiskCloned, true, Reason::Cloned, format!("cloned: {how}"));
+            let told = disks::told(&pass.draft.disks);
+            pass.say(Condition::DiskCloned, true, Reason::Cloned, told);
         }
         Disks::Cloning(text, _) | Disks::Waiting(text) => pass.say(Condition::DiskCloned, false, Reason::Cloning, text),
         Disks::Missing | Disks::Lost(_) => {}
@@ -93,194 +87,6 @@ fn lost(pass: &mut Pass, why: &str) {
     pass.say(Condition::InstanceRunning, Verdict::Unknown, Reason::NodeLost, &message);
     pass.again(Condition::GuestReady);
     pass.sum_up(Phase::Unknown, Reason::NodeLost, message);
-}
-
-/// The instance failed by itself.
-fn ended(pass: &mut Pass, objects: &Objects) {
-    let hook = pass
-        .stood(Condition::InstanceRunning)
-        .filter(|stood| stood.reason == Reason::HookFailed.word());
-    let status = objects.vmi.and_then(|vmi| vmi.status.as_ref());
-    let mut told: Vec<String> = status.and_then(|status| status.reason.clone()).into_iter().collect();
-    told.extend(objects.vmi.and_then(|vmi| says(vmi, SYNCHRONIZED, "False")));
-    told.extend(objects.vmi.and_then(|vmi| says(vmi, "Ready", "False")));
-    let told = if told.is_empty() {
-        "KubeVirt gives no reason".to_owned()
-    } else {
-        told.join("; ")
-    };
-    let (reason, message) = match hook {
-        Some(hook) => (Reason::HookFailed, hook.message.clone()),
-        None => (
-            Reason::InstanceFailed,
-            format!("the instance ended with a failure: {told}"),
-        ),
-    };
-    pass.say(Condition::InstanceRunning, false, reason, &message);
-    pass.fail(objects, reason, message);
-}
-
-/// There is no instance: it was stopped and is to run again, or KubeVirt has not made it yet.
-fn absent(pass: &mut Pass, objects: &Objects, vm: &VirtualMachine, disks: &Disks) {
-    silent_guest(pass);
-    if vm.spec.run_strategy != Some(RunStrategy::Once) {
-        set_strategy(pass, vm, "Once");
-        pass.say(
-            Condition::InstanceRunning,
-            false,
-            Reason::Starting,
-            "it is being started",
-        );
-        return pass.sum_up(Phase::Starting, Reason::Starting, "it is being started");
-    }
-    if *disks == Disks::Missing {
-        return provision::proceed(pass, objects);
-    }
-    disks::retry_once(pass, objects);
-    let failure = vm
-        .status
-        .as_ref()
-        .and_then(|status| condition(&status.conditions, FAILURE))
-        .filter(|c| c.status == "True");
-    let told = failure.and_then(|failure| failure.message.clone());
-    let message = match &told {
-        Some(told) => format!("KubeVirt cannot make the instance: {told}"),
-        None => "KubeVirt is asked to start it".to_owned(),
-    };
-    let reason = if told.as_deref().is_some_and(names_hook) {
-        Reason::HookFailed
-    } else {
-        Reason::Starting
-    };
-    pass.say(Condition::InstanceRunning, false, reason, &message);
-    if let Disks::Cloning(text, since) = disks {
-        return cloning(pass, objects, text, *since);
-    }
-    let made = vm.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    // one that ran before was stopped at some time that nobody keeps: it is not held to a deadline
-    let never_ran = pass
-        .stood(Condition::InstanceRunning)
-        .is_some_and(|stood| made.is_some_and(|made| stood.last_transition_time.0 <= made));
-    if let Some(made) = made.filter(|_| never_ran) {
-        let due = after(made.max(cloned_at(pass).unwrap_or(made)), START_DEADLINE);
-        if pass.now >= due {
-            let reason = if reason == Reason::HookFailed {
-                reason
-            } else {
-                Reason::SchedulingTimeout
-            };
-            return pass.fail(objects, reason, format!("not started until {}: {message}", clock(due)));
-        }
-        pass.plan.wake_at(due);
-    }
-    pass.sum_up(Phase::Starting, reason, message);
-}
-
-/// Changes the run strategy at the version that was seen.
-pub(super) fn set_strategy(pass: &mut Pass, vm: &VirtualMachine, strategy: &str) {
-    let target = Target::exactly(Kind::VirtualMachine, &vm.metadata);
-    pass.plan
-        .then(Step::Merge(target, json!({"spec": {"runStrategy": strategy}})));
-}
-
-/// Since when the disks are known to be there.
-fn cloned_at(pass: &Pass) -> Option<Timestamp> {
-    let stood = pass.stood(Condition::DiskCloned)?;
-    (stood.status == Verdict::True).then_some(stood.last_transition_time.0)
-}
-
-fn cloning(pass: &mut Pass, objects: &Objects, text: &str, since: Option<Timestamp>) {
-    let placed = objects.vmi.and_then(|vmi| {
-        let placed = condition(&vmi.status.as_ref()?.conditions, POD_SCHEDULED).filter(|c| c.status == "True")?;
-        placed.last_transition_time.as_ref().map(|time| time.0)
-    });
-    if let Some(begun) = since.max(placed) {
-        let due = after(begun, CLONE_DEADLINE);
-        if pass.now >= due {
-            let message = format!(
-                "its disks were not cloned within {} minutes: {text}. See the DataVolume and its PVC; CDI never fails a clone by itself",
-                CLONE_DEADLINE.as_mins()
-            );
-            pass.say(Condition::DiskCloned, false, Reason::CloneTimeout, &message);
-            return pass.fail(objects, Reason::CloneTimeout, message);
-        }
-        pass.plan.wake_at(due);
-    }
-    pass.sum_up(Phase::Cloning, Reason::Cloning, text);
-}
-
-fn names_hook(text: &str) -> bool {
-    let text = text.to_ascii_lowercase();
-    text.contains("hook") || text.contains("sidecar")
-}
-
-/// The instance is on its way.
-fn coming(pass: &mut Pass, objects: &Objects, phase: VmiPhase, disks: &Disks) {
-    silent_guest(pass);
-    disks::retry_once(pass, objects);
-    let Some(vmi) = objects.vmi else {
-        pass.say(
-            Condition::InstanceRunning,
-            false,
-            Reason::Starting,
-            "its launcher pod starts",
-        );
-        return pass.sum_up(Phase::Starting, Reason::Starting, "its launcher pod starts");
-    };
-    let (reason, message) = hindrance(vmi, phase);
-    pass.say(Condition::InstanceRunning, false, reason, &message);
-    match disks {
-        Disks::Missing => return provision::proceed(pass, objects),
-        Disks::Cloning(text, since) => return cloning(pass, objects, text, *since),
-        Disks::Waiting(_) | Disks::Cloned(_) | Disks::Lost(_) => {}
-    }
-    let unplaced = condition(
-        vmi.status.as_ref().map_or(&[], |status| &status.conditions),
-        POD_SCHEDULED,
-    )
-    .filter(|c| c.status == "False")
-    .and_then(|c| c.last_transition_time.as_ref())
-    .map(|time| time.0);
-    if let Some(begun) = unplaced.or_else(|| since(vmi, phase)).max(cloned_at(pass)) {
-        let due = after(begun, START_DEADLINE);
-        if pass.now >= due {
-            let reason = if reason == Reason::HookFailed {
-                reason
-            } else {
-                Reason::SchedulingTimeout
-            };
-            let minutes = START_DEADLINE.as_mins();
-            return pass.fail(
-                objects,
-                reason,
-                format!("its instance did not run within {minutes} minutes: {message}"),
-            );
-        }
-        pass.plan.wake_at(due);
-    }
-    let phase = if matches!(disks, Disks::Waiting(_)) {
-        Phase::Cloning
-    } else {
-        Phase::Starting
-    };
-    pass.sum_up(phase, reason, message);
-}
-
-/// What keeps the instance from running.
-fn hindrance(vmi: &VirtualMachineInstance, phase: VmiPhase) -> (Reason, String) {
-    if let Some(told) = says(vmi, SYNCHRONIZED, "False") {
-        let hook = phase == VmiPhase::Scheduled || names_hook(&told);
-        let reason = if hook { Reason::HookFailed } else { Reason::Starting };
-        return (reason, format!("KubeVirt cannot start it: {told}"));
-    }
-    if let Some(told) = says(vmi, POD_SCHEDULED, "False") {
-        return (Reason::Unschedulable, format!("no node takes it: {told}"));
-    }
-    let word = match phase {
-        VmiPhase::Unset => "has been asked for".to_owned(),
-        phase => format!("is {phase:?}"),
-    };
-    (Reason::Starting, format!("its instance {word}"))
 }
 
 /// The domain runs.
@@ -375,6 +181,7 @@ fn ready(pass: &mut Pass, vm: &VirtualMachine, started: Timestamp) {
             );
         }
     }
+    pass.draft.first_ready_at.get_or_insert(Time(pass.now));
     let node = pass
         .draft
         .node_name
@@ -420,7 +227,12 @@ fn say_guest(pass: &mut Pass, word: &Word, was_ready: bool, started: Timestamp) 
         Said::Ready => (
             Verdict::True,
             Reason::Ready,
-            "the guest says that it is ready".to_owned(),
+            if word.cut_off {
+                "the guest says that it is ready, and that its run before was cut off: its file system may need a check"
+                    .to_owned()
+            } else {
+                "the guest says that it is ready".to_owned()
+            },
         ),
         Said::Impostor => (
             Verdict::False,
@@ -462,6 +274,8 @@ struct Word {
     said: Said,
     /// When it is too old to count.
     good_until: Option<Timestamp>,
+    /// Whether it says that its run before did not end in order.
+    cut_off: bool,
 }
 
 enum Said {
@@ -484,6 +298,7 @@ impl Word {
             return Self {
                 said: Said::Nothing,
                 good_until: None,
+                cut_off: false,
             };
         };
         let until = after(at, SILENCE);
@@ -499,6 +314,7 @@ impl Word {
         Self {
             said,
             good_until: Some(until),
+            cut_off: guest.clean_shutdown == Some(false),
         }
     }
 

@@ -47,6 +47,7 @@ impl<'f> Pass<'f> {
             identity_ref,
             claim_ref: machine.spec.claim_ref.clone(),
             failure: before.and_then(|status| status.failure.clone()),
+            first_ready_at: before.and_then(|status| status.first_ready_at.clone()),
             // stands until it is let in, as the condition does
             awaits_room_in: before.and_then(|status| status.awaits_room_in.clone()),
             ..MacOSMachineStatus::default()

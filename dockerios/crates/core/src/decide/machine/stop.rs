@@ -18,7 +18,8 @@ use kube::ResourceExt;
 use super::{
     facts::Objects,
     instance::{self, Life},
-    run::{SILENCE, set_strategy, silent_guest},
+    run::{SILENCE, silent_guest},
+    start::set_strategy,
     status::{Pass, after, clock, span_or},
 };
 use crate::{Kind, News, Step, Target};

@@ -2,7 +2,11 @@
 //!
 //! Invariant: the pause is reckoned from the failures that are kept, so a restart neither forgets nor shortens it.
 
-use dockerios_api::{MacOSMachine, condition::of, machine::macos_machine::MachineCondition};
+use dockerios_api::{
+    MacOSMachine,
+    condition::of,
+    machine::macos_machine::{MachineCondition, MachineReason},
+};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
@@ -14,6 +18,9 @@ use super::{
 const SHORTEST: SignedDuration = SignedDuration::from_secs(10);
 /// The longest pause.
 const LONGEST: SignedDuration = SignedDuration::from_mins(10);
+/// The pause when the launcher's QEMU lacks a device: that comes with another launcher and not by waiting. Whoever has
+/// mended it deletes the failed machines, and the next is made at once.
+const HOPELESS: SignedDuration = SignedDuration::from_mins(30);
 
 /// How machines may be made just now.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,6 +41,7 @@ impl Pace {
         // each pause is twice the time between the last two failures: it doubles with every further one
         let mut times = census.failed.iter().filter_map(|machine| failed_at(machine));
         let Some(last) = times.next() else { return Self::Free };
+        let hopeless = census.failed.first().is_some_and(|machine| lacks_device(machine));
         let alive = [&census.free, &census.taken, &census.claimed];
         if alive
             .into_iter()
@@ -45,7 +53,11 @@ impl Pace {
         }
         let between = times.next().map(|before| last.duration_since(before));
         let pause = between.and_then(|between| between.checked_mul(2)).unwrap_or(SHORTEST);
-        let next = last.checked_add(pause.clamp(SHORTEST, LONGEST)).unwrap_or(last);
+        let pause = match hopeless {
+            true => HOPELESS,
+            false => pause.clamp(SHORTEST, LONGEST),
+        };
+        let next = last.checked_add(pause).unwrap_or(last);
         Self::Careful { next, now: now >= next }
     }
 
@@ -67,6 +79,11 @@ impl Pace {
             Self::Careful { .. } | Self::Free => None,
         }
     }
+}
+
+fn lacks_device(machine: &MacOSMachine) -> bool {
+    let failure = machine.status.as_ref().and_then(|status| status.failure.as_ref());
+    failure.is_some_and(|failure| failure.reason == MachineReason::DeviceMissing.word())
 }
 
 fn ready_since(machine: &MacOSMachine) -> Option<Timestamp> {

@@ -15,10 +15,13 @@ use sha2::{Digest, Sha256};
 use super::{super::claim::new_machine, Facts, say::Word};
 use crate::{Kind, Object, Seen};
 
-/// Hash of what a machine of the class is made from: its name and its spec, without what only says who may use it.
+/// Hash of what a machine of the class is made from: its name and its spec, without what only says who may use it and
+/// how long is waited.
 pub fn template_hash(class: &MacOSMachineClass) -> String {
     let mut spec = class.spec.clone();
     spec.allowed_namespaces = None;
+    let mut spec = json!(spec);
+    spec.as_object_mut().and_then(|fields| fields.remove("cloneTimeout"));
     let text = json!({"name": class.name_any(), "spec": spec}).to_string();
     let digest = Sha256::digest(text);
     digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()

@@ -2,7 +2,7 @@
 
 use dockerios_api::{
     MacOSMachinePool, MacOSMachinePoolStatus, Verdict,
-    condition::Condition,
+    condition::{Condition, clip_to},
     machine::pool::{MachinePoolCondition, MachinePoolReason},
     names::{CLAIMED, POOL_UID},
 };
@@ -11,6 +11,9 @@ use kube::ResourceExt;
 
 use super::{Facts, backoff::Pace, census::Census};
 use crate::{Kind, Plan, report::Report};
+
+/// Bytes of a machine's failure that a pool repeats, so that what follows is never cut off.
+const TOLD: usize = 600;
 
 /// A reason with its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,11 +204,14 @@ fn failing(census: &Census, pace: &Pace) -> String {
         let name = machine.name_any();
         Some(format!(
             "machine {name} failed: {}: {}",
-            failure.reason, failure.message
+            failure.reason,
+            clip_to(&failure.message, TOLD)
         ))
     });
     let next = match pace {
-        Pace::Careful { next, now: false, .. } => format!("the next is tried at {next:.0}"),
+        Pace::Careful { next, now: false, .. } => {
+            format!("the next is tried at {next:.0}, or once the failed ones are deleted")
+        }
         Pace::Careful { .. } | Pace::Free => "one is tried at a time".to_owned(),
     };
     let look = "see kubectl describe macs on it";
