@@ -185,8 +185,10 @@ fn a_vm_does_not_leave_a_slot_and_enter_it_in_one_write() {
 fn a_vm_on_the_disk_that_is_nobodys_is_given_a_slot_to_be_wiped_in() {
     let rack = Rack::leased().running("i1", "+1h").vm("ghost", Running).at("+2h");
     assert_eq!(rack.node_pass().slots(), ["i1:Run", "ghost:Wipe"]);
-    let full = rack.running("i2", "+1h");
+    let full = rack.clone().running("i2", "+1h");
     assert!(full.node_pass().steps().is_empty(), "without a free slot it waits: the agent starts no third");
+    let told = full.node_pass().message("Ready");
+    assert!(told.contains(&format!("VM {} (Running) has no slot yet", uid("ghost"))), "{told}");
     let wiped = Rack::leased().vm("ghost", Wiped).at("+2h");
     assert!(wiped.node_pass().steps().is_empty(), "what is gone needs none");
     let free = Rack::free().vm("ghost", Stopped).at("+2h");
@@ -213,4 +215,24 @@ fn an_instance_made_again_under_its_name_is_another() {
     assert_eq!(names::VMS_PER_MAC, 2);
     let lease_missing = rack.with(|r| r.lease = Seen::Absent);
     assert_eq!(lease_missing.node_pass().slots(), ["i1:Stop"]);
+}
+
+#[test]
+fn remains_that_keep_a_slot_are_named_where_somebody_waits_for_it() {
+    let remains = |slot: &mut macrack_api::rack::node::Slot| {
+        (slot.namespace, slot.name) = ("none".into(), "orphan".into());
+    };
+    let rack = Rack::leased().running("i1", "+1h").slot("ghost", Wipe).vm("ghost", Running).instance("new", "+2h");
+    let rack = rack.with(|r| r.status().slots.iter_mut().filter(|s| s.uid == uid("ghost")).for_each(remains)).at("+3h");
+    let kept = format!("slot 1 is kept by the remains of VM {} (Running), which are wiped first", uid("ghost"));
+    let pass = rack.instance_pass("new");
+    assert_eq!(pass.says("Ready"), "False WaitingForSlot");
+    let words = pass.message("Ready");
+    assert!(words.contains("slot 0 is held by i1 (Running, ordered Run)") && words.contains(&kept), "{words}");
+    let words = rack.node_pass().message("Ready");
+    assert!(words.starts_with("1 of 2 VMs") && words.contains(&kept), "{words}");
+    let foreign = rack.with(|r| r.status().slots[0].namespace = "team-b".into()).instance_pass("new").message("Ready");
+    assert!(foreign.contains("slot 0 is held;") && !foreign.contains("i1"), "{foreign}");
+    let free = Rack::free().vm("ghost", Stopped).at("+2h").node_pass().message("Leasable");
+    assert!(free.contains(&format!("VM {} (Stopped) has no slot yet", uid("ghost"))), "{free}");
 }

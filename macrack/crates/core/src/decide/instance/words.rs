@@ -2,18 +2,25 @@
 
 use kube::ResourceExt;
 use macrack_api::{
+    MacNodeStatus,
     condition::ConditionStatus,
     instance::macos_instance::{
         FirstBootState, MacOSInstanceCondition as Is, MacOSInstancePhase as Phase, MacOSInstanceReason as Because,
         PowerState,
     },
     names,
-    rack::node::{Order, VmState},
+    rack::node::{Order, Slot, VmState},
 };
 use serde_json::json;
 
 use super::{Facts, full, guest, lease_over};
-use crate::{clock::rfc3339, conditions::Conditions, decide::node::capacity, plan::Plan, seen::Seen};
+use crate::{
+    clock::rfc3339,
+    conditions::Conditions,
+    decide::node::{capacity, remains},
+    plan::Plan,
+    seen::Seen,
+};
 
 pub(super) type Word = (Phase, Because, String);
 
@@ -147,7 +154,23 @@ fn waiting(facts: &Facts) -> Word {
             ),
         );
     }
-    (Phase::Pending, Because::WaitingForSlot, format!("waits for a slot on {}", serial()))
+    (Phase::Pending, Because::WaitingForSlot, format!("waits for a slot on {}{}", serial(), holders(facts, &status)))
+}
+
+/// Who holds the slots that it waits for, when both are held.
+fn holders(facts: &Facts, status: &MacNodeStatus) -> String {
+    if status.slots.len() < names::VMS_PER_MAC {
+        return String::new();
+    }
+    let own = facts.instance.namespace();
+    let holder = |slot: &Slot| match remains::state(status, &slot.uid) {
+        _ if remains::is_remains(slot) => remains::in_slot(status, slot),
+        // another tenant's is not told
+        _ if own.as_deref() != Some(&slot.namespace) => format!("slot {} is held", slot.slot),
+        Some(state) => format!("slot {} is held by {} ({state:?}, ordered {:?})", slot.slot, slot.name, slot.order),
+        None => format!("slot {} is held by {} (ordered {:?})", slot.slot, slot.name, slot.order),
+    };
+    format!(": {}", status.slots.iter().map(holder).collect::<Vec<_>>().join("; "))
 }
 
 /// How far the VM in its slot is.

@@ -20,6 +20,7 @@ mod place;
 pub mod pulls;
 mod quarantine;
 mod reboot;
+pub(crate) mod remains;
 mod status;
 mod wipes;
 
@@ -96,7 +97,7 @@ impl Facts {
     }
     /// What the agent says of a VM.
     fn vm(&self, uid: &str) -> Option<VmState> {
-        self.agent()?.vms.iter().find(|vm| vm.uid == uid).map(|vm| vm.state)
+        remains::state(self.status()?, uid)
     }
     /// The floor of the last lease that the Mac itself remembers.
     fn remembered_floor(&self) -> Option<Timestamp> {

@@ -8,7 +8,7 @@ use macrack_api::{
     rack::node::{Order, Quarantine, Slot, VmState},
 };
 
-use super::{Facts, Hold};
+use super::{Facts, Hold, remains};
 use crate::seen::Seen;
 
 /// The slots as they should be.
@@ -104,8 +104,8 @@ fn adopt_orphans(facts: &Facts, hold: &Hold, slots: &mut Vec<Slot>) {
         slots.push(Slot {
             slot: free,
             uid: vm.uid.clone(),
-            namespace: "none".into(),
-            name: "orphan".into(),
+            namespace: remains::NAMESPACE.into(),
+            name: remains::NAME.into(),
             order: Order::Wipe,
         });
     }

@@ -289,7 +289,8 @@ pub fn leasable(
     }
     let in_slots = status.is_some_and(|status| !status.slots.is_empty());
     if in_slots || agent.is_none_or(|a| a.vms.iter().any(|vm| vm.state != VmState::Wiped)) {
-        return no(Because::NotWiped, "remains of a VM are still on the disk and are wiped first".into());
+        let which = status.and_then(super::remains::words).map(|which| format!(": {which}")).unwrap_or_default();
+        return no(Because::NotWiped, format!("remains of a VM are still on the disk and are wiped first{which}"));
     }
     let cordoned = kube_node.present().and_then(|n| n.spec.as_ref()?.unschedulable).unwrap_or(false);
     if node.spec.unschedulable || cordoned {
@@ -441,6 +442,10 @@ fn summary(
                 format!("its lease is gone; wiped, and given to nobody before {until}")
             }
             _ => format!("being wiped and given back; floor {until}"),
+        };
+        let words = match facts.status().and_then(super::remains::words) {
+            Some(remains) => format!("{words}; {remains}"),
+            None => words,
         };
         return (Phase::Leased, fact(answers, if answers { Because::Leased } else { Because::NodeNotReady }, words));
     }
