@@ -20,11 +20,12 @@ use crate::template::Template;
 pub(crate) const PLATFORM: &str = "dockerios-system";
 const ACCOUNT: &str = "dockerios-operator";
 /// A node that no scene uses unless it names it.
-const SPARE: [&str; 6] = [
+const SPARE: [&str; 7] = [
     "kvm-lost",
     "kvm-drained",
     "kvm-cancelled",
     "kvm-cordoned",
+    "kvm-full",
     "kvm-pair-a",
     "kvm-pair-b",
 ];

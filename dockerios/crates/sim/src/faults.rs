@@ -42,6 +42,9 @@ faults! {
     CloneError = "clone-error",
     /// DataVolume: removed after success, as CDI before 1.62 did; the claim stays.
     Collected = "collected",
+    /// DataVolume: waits for its consumer as one of a class without a populator does, in phase WaitForFirstConsumer in
+    /// place of PendingPopulation.
+    FirstConsumer = "first-consumer",
     /// PersistentVolumeClaim: never bound.
     Unbound = "unbound",
     /// VirtualMachineInstance: the guest ignores the power button.
@@ -59,6 +62,8 @@ faults! {
     NoAgent = "no-agent",
     /// VirtualMachineInstance: the hook's container never gets its socket up.
     HookSilent = "hook-silent",
+    /// VirtualMachineInstance, or a pod that probes a launcher's image: QEMU lacks the device that the value names.
+    LacksDevice = "lacks-device",
     /// VirtualMachineInstance: its node answers nobody as far as this machine goes; what runs there runs on.
     Stranded = "stranded",
     /// Node: it answers nobody; what runs there runs on.

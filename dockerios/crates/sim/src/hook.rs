@@ -68,9 +68,10 @@ pub(crate) async fn define(world: &World, vmi: &VirtualMachineInstance) -> Resul
         hook.end().await;
         xml = done?;
     }
+    let lacks = world.instance_fault(Fault::LacksDevice, vmi);
     let missing: Vec<_> = domain::needs(&xml)?
         .into_iter()
-        .filter(|device| !world.options.launcher_devices.contains(device))
+        .filter(|device| !world.options.launcher_devices.contains(device) || lacks.as_ref() == Some(device))
         .collect();
     match missing.first() {
         None => Ok(xml),

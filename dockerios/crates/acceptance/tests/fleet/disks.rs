@@ -5,7 +5,8 @@ use dockerios_acceptance::{Chronicle, Fleet, Thing, make, see};
 use dockerios_api::machine::macos_machine::MachinePhase;
 use dockerios_api::{IdentityPool, MacOSMachine, MacOSMachineClass, names};
 use dockerios_kubevirt::DataVolume;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
+use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
@@ -107,17 +108,147 @@ pub(crate) async fn a_disk_that_is_lost_fails_the_machine_and_is_not_cloned_anew
 }
 
 /// DataVolumes and VM are made together: who waits for the clone first waits for ever.
-pub(crate) async fn a_storage_class_that_waits_for_its_consumer_is_no_deadlock() -> Result<()> {
+pub(crate) async fn a_storage_class_that_waits_for_its_consumer_is_no_deadlock_and_the_real_way_of_cloning_is_told()
+-> Result<()> {
     let fleet = fleet().await?;
     let scratch = fleet.namespace("wffc").await?;
     let (ns, client) = (scratch.name(), &fleet.client);
-    for storage in ["mac-wffc", "mac-snapshot", "mac-copy"] {
-        let class = make::with(make::class(storage), "systemDisk/storageClassName", json!(storage));
-        let _: MacOSMachineClass = make::cluster(client, class).await?;
-        let _: MacOSMachine = make::within(client, ns, make::machine(storage, storage)).await?;
+    let chronicle = Chronicle::start(client, ns).await?;
+    // a class without a populator waits in a phase of another name
+    fleet.sim.fault(&format!("first-consumer {ns}/macs-old-*"))?;
+    // name, storage class, phase in which it waits, how CDI makes it of a volume of mac-csi
+    let rows = [
+        ("wffc", "mac-wffc", "PendingPopulation", "csi-clone"),
+        ("old", "mac-wffc", "WaitForFirstConsumer", "csi-clone"),
+        // the golden volume is of another driver
+        ("snapshot", "mac-snapshot", "", "copy"),
+        ("copied", "mac-copy", "PendingPopulation", "copy"),
+    ];
+    for (name, storage, ..) in rows {
+        let class = format!("wffc-{name}");
+        let object = make::with(make::class(&class), "systemDisk/storageClassName", json!(storage));
+        let _: MacOSMachineClass = make::cluster(client, object).await?;
+        let _: MacOSMachine = make::within(client, ns, make::machine(name, &class)).await?;
     }
-    for storage in ["mac-wffc", "mac-snapshot", "mac-copy"] {
-        see::machine(&fleet.api(ns), storage, MachinePhase::Ready).await?;
+    for (name, _, waits, strategy) in rows {
+        let machine = see::machine(&fleet.api(ns), name, MachinePhase::Ready).await?;
+        let system = names::of_machine(name, &machine.uid().context("uid")?, "system");
+        let disks = machine
+            .status
+            .as_ref()
+            .map(|status| status.disks.clone())
+            .unwrap_or_default();
+        ensure!(
+            disks.len() == 1 && disks[0].name == system && disks[0].strategy == strategy,
+            "{name}: {disks:?}"
+        );
+        let told = see::event(client, ns, name, "Cloned").await?;
+        ensure!(told.contains(&format!("{system} by {strategy}")), "{name}: {told}");
+        if strategy == "copy" {
+            let warned = see::event(client, ns, name, "DiskCopied").await?;
+            ensure!(
+                warned.contains(&system) && warned.contains("copied by a pod"),
+                "{warned}"
+            );
+        }
+        let moments = chronicle.moments().await?;
+        let phases: Vec<&str> = moments
+            .iter()
+            .filter(|moment| moment.thing == Thing::DataVolume && moment.name == system)
+            .map(|moment| moment.text("/status/phase"))
+            .collect();
+        ensure!(
+            waits.is_empty() || phases.contains(&waits),
+            "{name} never was {waits}: {phases:?}"
+        );
     }
+    let events = fleet.api::<Event>(ns).list(&Default::default()).await?.items;
+    let warned: Vec<_> = events
+        .iter()
+        .filter(|event| event.reason.as_deref() == Some("DiskCopied"))
+        .collect();
+    ensure!(warned.len() == 2, "only copies are warned of, and once: {warned:?}");
+    Ok(())
+}
+
+/// CDI never fails a clone by itself.
+pub(crate) async fn a_clone_that_never_ends_is_shown_and_given_up_when_its_class_says_so() -> Result<()> {
+    let fleet = fleet().await?;
+    let scratch = fleet.namespace("stuck").await?;
+    let (ns, client) = (scratch.name(), &fleet.client);
+    let class = make::with(make::class("stuck"), "cloneTimeout", json!("30s"));
+    let _: MacOSMachineClass = make::cluster(client, class).await?;
+    fleet.sim.fault(&format!("stuck {ns}/*"))?;
+    let chronicle = Chronicle::start(client, ns).await?;
+    let _: MacOSMachine = make::within(client, ns, make::machine("m", "stuck")).await?;
+    let machines = fleet.api::<MacOSMachine>(ns);
+    see::until(&machines, "m", "where CDI stands", |machine| {
+        see::machine_phase(machine) == Some(MachinePhase::Cloning)
+            && see::condition_of(machine, "DiskCloned").is_some_and(|cloned| {
+                cloned["status"] == "False" && cloned["message"].to_string().contains("CsiCloneInProgress")
+            })
+    })
+    .await?;
+    let failed = see::machine(&machines, "m", MachinePhase::Failed).await?;
+    let failure = failed
+        .status
+        .and_then(|status| status.failure)
+        .context("status.failure")?;
+    ensure!(failure.reason == "CloneTimeout", "{failure:?}");
+    let event = see::event(client, ns, "m", "CloneTimeout").await?;
+    for words in [&failure.message, &event] {
+        ensure!(
+            words.contains("not cloned within 30s") && words.contains("CsiCloneInProgress"),
+            "{words}"
+        );
+    }
+    see::none_left(&fleet.api::<DataVolume>(ns)).await?;
+    see::none_left(&fleet.api::<PersistentVolumeClaim>(ns)).await?;
+    let moments = chronicle.moments().await?;
+    let volumes = moments.iter().filter(|moment| moment.thing == Thing::DataVolume);
+    let made: std::collections::HashSet<_> = volumes.map(|moment| &moment.uid).collect();
+    ensure!(
+        made.len() == 1,
+        "a clone that says nothing is not begun anew: {}",
+        made.len()
+    );
+    Ok(())
+}
+
+pub(crate) async fn a_machine_that_was_in_use_waits_for_a_node_with_its_disk_and_goes_on_when_there_is_one()
+-> Result<()> {
+    let fleet = fleet().await?;
+    let scratch = fleet.namespace("no-room").await?;
+    let (ns, client) = (scratch.name(), &fleet.client);
+    let _: MacOSMachineClass = make::cluster(client, make::on_node(make::class("no-room"), "kvm-full")).await?;
+    let uid = ready(fleet, ns, "no-room").await?;
+    let machines = fleet.api::<MacOSMachine>(ns);
+    let used = machines.get("m").await?.status.and_then(|status| status.first_ready_at);
+    ensure!(used.is_some(), "that it was in use is not kept");
+    let claims = fleet.api::<PersistentVolumeClaim>(ns);
+    let system = names::of_machine("m", &uid, "system");
+    let disk = claims.get(&system).await?.uid();
+    let power = async |state: &str| {
+        let patch = Patch::Merge(json!({"spec": {"powerState": state}}));
+        machines.patch("m", &PatchParams::default(), &patch).await
+    };
+    let cordon = async |cordoned: bool| {
+        let patch = Patch::Merge(json!({"spec": {"unschedulable": cordoned}}));
+        fleet
+            .all::<Node>()
+            .patch("kvm-full", &PatchParams::default(), &patch)
+            .await
+    };
+    power("Stopped").await?;
+    see::machine(&machines, "m", MachinePhase::Stopped).await?;
+    cordon(true).await?;
+    power("Running").await?;
+    let waits = see::reason(&machines, "m", "InstanceRunning", "Unschedulable").await?;
+    ensure!(see::machine_phase(&waits) == Some(MachinePhase::Starting), "{waits:?}");
+    let told = see::event(client, ns, "m", "Unschedulable").await?;
+    ensure!(told.contains("no node takes it"), "{told}");
+    cordon(false).await?;
+    see::machine(&machines, "m", MachinePhase::Ready).await?;
+    ensure!(claims.get(&system).await?.uid() == disk, "it has another disk");
     Ok(())
 }

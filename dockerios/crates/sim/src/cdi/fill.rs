@@ -25,7 +25,10 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::claim::{self, Made};
+use super::{
+    claim::{self, Made},
+    download,
+};
 use crate::{
     csi,
     faults::Fault,
@@ -185,7 +188,12 @@ async fn fill(
         return Ok(Some(LOOK_AGAIN));
     };
     if csi::waits_for_consumer(&class) && !csi::has_consumer(claim) && !csi::binds_at_once(volume) {
-        let mut said = Said::new("PendingPopulation");
+        let old = world.fault(Fault::FirstConsumer, &volume.metadata).is_some();
+        let mut said = Said::new(if old {
+            "WaitForFirstConsumer"
+        } else {
+            "PendingPopulation"
+        });
         said.bound.2 = format!("PVC {} Pending", claim.name_any());
         return say(world, volume, said).await;
     }
@@ -251,6 +259,17 @@ async fn fill(
         say(world, volume, said).await?;
         // ten steps that can be followed
         return Ok((!stuck).then(|| left.unwrap_or_default().min(total / 10)));
+    }
+    if let Some(url) = download::within_reach(volume)
+        && let Err(why) = download::checked(&url).await
+    {
+        // the importer is started again and again, and the DataVolume never fails for it
+        let said = Said {
+            running: (false, "Error", format!("Unable to process data: {why}")),
+            ..Said::new(phase(way, 0.5))
+        };
+        say(world, volume, said).await?;
+        return Ok(Some(LOOK_AGAIN));
     }
     annotate(
         world,

@@ -1,6 +1,7 @@
 //! Plays CDI: fills the claims of DataVolumes.
 
 mod claim;
+mod download;
 mod fill;
 pub(crate) mod rights;
 

@@ -20,7 +20,7 @@ use k8s_openapi::api::core::v1::{
 use kube::ResourceExt;
 use tokio::task::AbortHandle;
 
-use crate::{child::dies_with_us, hook::private, options::Options, queue::Key, world::World};
+use crate::{child::dies_with_us, faults::Fault, hook::private, options::Options, queue::Key, world::World};
 
 /// How a container ended.
 #[derive(Clone, Debug)]
@@ -154,11 +154,16 @@ pub(crate) fn unknown_image(world: &World, pod: &Pod) -> Option<String> {
 
 /// Writes the programs that a capable launcher image has: they say what the options say.
 pub(crate) fn scripts(options: &Options) -> Result<()> {
-    let directory = options.dir.join("bin");
-    private(&directory)?;
+    scripts_without(None, options, &options.dir.join("bin"))
+}
+
+/// The same into another directory, of a launcher whose QEMU lacks that device.
+fn scripts_without(lacking: Option<&str>, options: &Options, directory: &Path) -> Result<()> {
+    private(directory)?;
     let devices: String = options
         .launcher_devices
         .iter()
+        .filter(|device| lacking != Some(device.as_str()))
         .map(|device| format!("name \"{device}\", bus PCI\\n"))
         .collect();
     let version = &options.launcher_libvirt;
@@ -201,8 +206,15 @@ async fn contain(world: &World, pod: &Pod, container: &Container, directory: &Pa
     let places = places(world, pod, container, directory).await?;
     let log = directory.join(format!("{}.termination", container.name));
     fs::write(&log, "")?;
-    let bin = world.options.dir.join("bin");
     let launcher = matches!(image_of(container), Some(Image::Launcher));
+    let bin = match world.fault(Fault::LacksDevice, &pod.metadata).filter(|_| launcher) {
+        Some(device) => {
+            let bin = directory.join("bin");
+            scripts_without(Some(&device), &world.options, &bin)?;
+            bin
+        }
+        None => world.options.dir.join("bin"),
+    };
     let real = |text: &str| {
         let text = places.iter().fold(text.to_owned(), |text, (inside, outside)| {
             relocate(&text, inside, outside)
