@@ -16,7 +16,7 @@ use crate::access::{Access, get};
 use crate::answer::{plain, said};
 use crate::follow::{self, Met};
 use crate::interrupt::Interrupt;
-use crate::out;
+use crate::out::{self, Output};
 use crate::times::{duration, relative};
 
 /// Claim a machine, wait for it, and print where it is
@@ -44,6 +44,9 @@ pub(crate) struct Claim {
     /// How long to wait for the machine; the claim stays
     #[arg(long, value_name = "DURATION", default_value = "30m")]
     timeout: String,
+    /// How the claim is printed when it is bound
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
 }
 
 /// How far a claim is.
@@ -85,6 +88,10 @@ impl Claim {
                 return Ok(ExitCode::from(130));
             }
         };
+        if let Some(text) = out::objects(std::slice::from_ref(&bound.0), self.output)? {
+            out::print(&text)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let machine = match get(&cluster.here::<MacOSMachine>(), bound.machine()).await {
             Ok(machine) => machine,
             // it is bound all the same; only where it is cannot be told

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::access::{Access, found, is_name};
 use crate::answer::said;
-use crate::out;
+use crate::out::{self, Output};
 use crate::table::table;
 
 /// List identities, give a quarantined one out again, or import some that you own
@@ -23,6 +23,9 @@ use crate::table::table;
 pub(crate) struct Identities {
     /// Of this IdentityPool only
     pool: Option<String>,
+    /// How they are printed
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
     #[command(subcommand)]
     verb: Option<Verb>,
 }
@@ -50,14 +53,14 @@ impl Identities {
         let cluster = access.open().await?;
         let api: Api<MachineIdentity> = cluster.all();
         match &self.verb {
-            None => list(&api, self.pool.as_deref()).await,
+            None => list(&api, self.pool.as_deref(), self.output).await,
             Some(Verb::Release { name }) => release(&api, name).await,
             Some(Verb::Import { filename }) => import(&api, filename).await,
         }
     }
 }
 
-async fn list(api: &Api<MachineIdentity>, pool: Option<&str>) -> Result<ExitCode> {
+async fn list(api: &Api<MachineIdentity>, pool: Option<&str>, output: Output) -> Result<ExitCode> {
     let all = api
         .list(&ListParams::default())
         .await
@@ -67,6 +70,10 @@ async fn list(api: &Api<MachineIdentity>, pool: Option<&str>) -> Result<ExitCode
         .into_iter()
         .filter(|identity| pool.is_none_or(|pool| *identity.spec.pool_name == *pool))
         .collect();
+    if let Some(text) = out::objects(&mine, output)? {
+        out::print(&text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if mine.is_empty() {
         let of = pool.map(|pool| format!(" of pool {pool}")).unwrap_or_default();
         out::line(&format!(

@@ -16,12 +16,14 @@
 //! | [`identities`] | lists, releases and imports identities |
 //! | [`screenshot`], [`snapshot`] | a machine's screen; its state at a point in time |
 //! | [`doctor`] | what this cluster lacks for macOS machines |
+//! | [`complete`] | what a shell offers |
 //! | [`bench`] | NVMe against SATA on your own storage |
 
 mod access;
 mod answer;
 mod bench;
 mod claim;
+mod complete;
 mod doctor;
 mod follow;
 mod identities;
@@ -39,7 +41,7 @@ mod words;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// Claims macOS machines on KubeVirt, and says why something waits.
 ///
@@ -64,6 +66,8 @@ enum Verb {
     Snapshot(snapshot::Snapshot),
     Doctor(doctor::Doctor),
     Bench(bench::Bench),
+    #[command(name = "__complete", hide = true)]
+    Complete(complete::Complete),
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -79,6 +83,7 @@ async fn main() -> ExitCode {
         Verb::Snapshot(verb) => verb.run(access).await,
         Verb::Doctor(verb) => verb.run(access).await,
         Verb::Bench(verb) => verb.run(access).await,
+        Verb::Complete(verb) => verb.run(&mut Cli::command()).await,
     };
     match done {
         Ok(code) => code,
@@ -107,7 +112,6 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use anyhow::Context as _;
-    use clap::CommandFactory;
 
     use super::*;
 

@@ -6,6 +6,9 @@
 use std::io::{self, Write};
 
 use anyhow::{Context as _, Result};
+use kube::{Resource, ResourceExt as _};
+use serde::Serialize;
+use serde_json::json;
 
 /// Prints on standard output, as it is.
 ///
@@ -36,6 +39,49 @@ pub(crate) fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
+/// How objects are printed, as by kubectl's own `-o`.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// For people
+    #[default]
+    Text,
+    /// JSON
+    Json,
+    /// YAML
+    Yaml,
+    /// KIND.GROUP/NAME, a line each
+    Name,
+}
+
+/// Objects as a program reads them; `None` when they are for people.
+///
+/// # Errors
+/// When they cannot be written as text, which is a fault of this program.
+pub(crate) fn objects<K>(objects: &[K], output: Output) -> Result<Option<String>>
+where
+    K: Resource<DynamicType = ()> + Serialize,
+{
+    // one object is itself, as kubectl prints it
+    let value = || match objects {
+        [one] => serde_json::to_value(one),
+        all => Ok(json!({"apiVersion": "v1", "kind": "List", "items": all})),
+    };
+    Ok(match output {
+        Output::Text => None,
+        Output::Json => Some(format!("{}\n", serde_json::to_string_pretty(&value()?)?)),
+        Output::Yaml => Some(serde_yaml::to_string(&value()?)?),
+        Output::Name => {
+            let kind = format!("{}.{}", K::kind(&()).to_ascii_lowercase(), K::group(&()));
+            Some(
+                objects
+                    .iter()
+                    .map(|one| format!("{kind}/{}\n", one.name_any()))
+                    .collect(),
+            )
+        }
+    })
+}
+
 fn write(out: &mut impl Write, bytes: &[u8]) -> Result<()> {
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -56,6 +102,30 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn one_object_is_itself_and_several_are_a_list() {
+        let claim = |name: &str| -> dockerios_api::MacOSMachineClaim {
+            serde_json::from_value(
+                json!({"apiVersion": "machine.dockerios.io/v1alpha1", "kind": "MacOSMachineClaim",
+                "metadata": {"name": name}, "spec": {"poolName": "ci"}}),
+            )
+            .unwrap()
+        };
+        let of = |claims: &[_], output| objects(claims, output).unwrap().unwrap();
+        let one: serde_json::Value = serde_json::from_str(&of(&[claim("a")], Output::Json)).unwrap();
+        assert_eq!(
+            (&one["kind"], &one["metadata"]["name"]),
+            (&json!("MacOSMachineClaim"), &json!("a"))
+        );
+        let none: serde_json::Value = serde_yaml::from_str(&of(&[], Output::Yaml)).unwrap();
+        assert_eq!(none, json!({"apiVersion": "v1", "kind": "List", "items": []}));
+        assert_eq!(
+            of(&[claim("a"), claim("b")], Output::Name),
+            "macosmachineclaim.machine.dockerios.io/a\nmacosmachineclaim.machine.dockerios.io/b\n"
+        );
+        assert_eq!(objects(&[claim("a")], Output::Text).unwrap(), None);
     }
 
     #[test]

@@ -145,3 +145,32 @@ async fn without_a_reader_nothing_panics_and_the_code_is_the_answers() -> Result
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn kubectl_completes_verbs_and_the_names_of_objects() -> Result<()> {
+    let plane = shared().await?;
+    // what a person has on PATH
+    let path = tempfile::tempdir()?;
+    let place = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("kubectl_complete-dockerios");
+    std::os::unix::fs::symlink(place, path.path().join("kubectl_complete-dockerios"))?;
+    std::os::unix::fs::symlink(
+        env!("CARGO_BIN_EXE_kubectl-dockerios"),
+        path.path().join("kubectl-dockerios"),
+    )?;
+    let complete = async |words: &[&str]| {
+        let mut kubectl = plane.kubectl()?;
+        let others = std::env::var("PATH").unwrap_or_default();
+        kubectl.env("PATH", format!("{}:{others}", path.path().display()));
+        kubectl.arg("__complete").arg("dockerios").args(words);
+        run(kubectl).await
+    };
+    complete(&["st"]).await?.expect(0, &["status\tShow platform", ":4"])?;
+    complete(&["why", "macp"]).await?.expect(0, &["macpool/\n:6"])?;
+    complete(&["status", "-n", "kube-s"])
+        .await?
+        .expect(0, &["kube-system\n:4"])?;
+    // nothing is offered, and nothing is said, where nothing is served
+    let none = complete(&["why", "macs/"]).await?;
+    ensure!(none.out == ":4\n", "{none:?}");
+    Ok(())
+}
