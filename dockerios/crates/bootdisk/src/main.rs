@@ -69,7 +69,8 @@ fn main() -> ExitCode {
     match answered {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("dockerios-bootdisk: {error}");
+            // nobody may hear it: `2>&1 | head`
+            let _ = writeln!(std::io::stderr(), "dockerios-bootdisk: {error}");
             ExitCode::FAILURE
         }
     }

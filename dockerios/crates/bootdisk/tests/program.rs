@@ -152,3 +152,23 @@ fn an_output_that_is_a_folder_or_in_no_folder_is_refused() {
         "{said}"
     );
 }
+
+#[test]
+fn a_reader_that_went_away_is_no_panic() {
+    let unread = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        writer
+    };
+    let world = World::new();
+    let status = Command::new(env!("CARGO_BIN_EXE_dockerios-bootdisk"))
+        .arg("manifest")
+        .arg("--template")
+        .arg(&world.order.template)
+        .stdout(unread())
+        .stderr(unread())
+        .status()
+        .expect("started");
+    // the manifest did not arrive, and nobody heard so: 101 would be a panic
+    assert_eq!(status.code(), Some(1));
+}

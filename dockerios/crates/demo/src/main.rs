@@ -80,14 +80,14 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(130),
         Err(error) => {
-            eprintln!("\ndockerios-demo: {error:#}");
+            say::aside(&format!("\ndockerios-demo: {error:#}"));
             ExitCode::FAILURE
         }
     }
 }
 
 fn cannot_begin(why: &str) -> ExitCode {
-    eprintln!("dockerios-demo: {why}");
+    say::aside(&format!("dockerios-demo: {why}"));
     ExitCode::from(2)
 }
 

@@ -13,6 +13,11 @@ pub(crate) fn line(text: impl AsRef<str>) {
     let _ = out.flush();
 }
 
+/// Says what is no part of the story, on standard error.
+pub(crate) fn aside(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// A step's heading.
 pub(crate) fn step(number: u8, title: &str) {
     line(format!("\n{number}  {title}"));

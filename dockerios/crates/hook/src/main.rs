@@ -66,7 +66,8 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err((code, message)) => {
-            eprintln!("{NAME}: {message}");
+            // nobody may hear it: `2>&1 | head`
+            let _ = writeln!(io::stderr(), "{NAME}: {message}");
             ExitCode::from(code)
         }
     }

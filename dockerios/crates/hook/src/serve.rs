@@ -4,7 +4,8 @@
 //! is over. Then it ends with success, so that the pod can.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -116,7 +117,7 @@ async fn end(shutdown: &Notify, grace: Duration, mut signals: Signals) -> &'stat
 
 /// A line for the container's log.
 fn say(line: &str) {
-    eprintln!("{NAME}: {line}");
+    let _ = writeln!(std::io::stderr(), "{NAME}: {line}");
 }
 
 /// Sockets of all hooks are told apart by file name alone, across containers.

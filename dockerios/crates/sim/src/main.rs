@@ -1,6 +1,6 @@
 //! `dockerios-sim`: the simulator on a cluster of its own. Exit codes: 0 asked to end, 1 could not begin.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{collections::BTreeMap, io::Write as _, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Parser, ValueEnum};
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("dockerios-sim: {error:#}");
+            let _ = writeln!(std::io::stderr(), "dockerios-sim: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -114,7 +114,9 @@ async fn run(arguments: Arguments) -> Result<()> {
         Pace::Demo => Timings::demo(),
     };
     let sim = Sim::start(client(&arguments).await?, options).await?;
-    println!(
+    // that nobody reads it is no reason to end
+    let _ = writeln!(
+        std::io::stdout(),
         "playing KubeVirt, CDI, CSI and {} nodes; ends with Ctrl-C",
         arguments.nodes
     );

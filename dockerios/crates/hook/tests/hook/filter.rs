@@ -76,3 +76,25 @@ fn a_file_that_is_no_key_is_told_without_what_it_holds() {
     assert_eq!((nowhere.status.code(), nowhere.stdout.len()), (Some(2), 0));
     assert!(String::from_utf8(nowhere.stderr).unwrap().contains("/nowhere/vmi.json"));
 }
+
+#[test]
+fn a_reader_that_went_away_is_no_panic() {
+    let unread = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        writer
+    };
+    let folder = folder(MACHINE, KEY);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_dockerios-domain-hook"))
+        .arg("filter")
+        .args(["--vmi", folder.path().join("vmi.json").to_str().unwrap()])
+        .args(["--osk-file", folder.path().join("key").to_str().unwrap()])
+        .stdin(Stdio::piped())
+        .stdout(unread())
+        .stderr(unread())
+        .spawn()
+        .unwrap();
+    let _ = child.stdin.take().unwrap().write_all(FRESH.as_bytes());
+    // the domain did not arrive, and nobody heard so: 101 would be a panic
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+}

@@ -1,5 +1,6 @@
 //! Starts a control plane in a folder, prints where its admin's kubeconfig lies, and stays until it is interrupted.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
@@ -45,7 +46,7 @@ async fn main() -> Result<()> {
         // what was started ends with this process
         () = interrupted(&mut terminate) => return Ok(()),
     };
-    println!("{}", plane.kubeconfig().display());
+    writeln!(std::io::stdout(), "{}", plane.kubeconfig().display())?;
     interrupted(&mut terminate).await;
     Ok(())
 }
