@@ -6,9 +6,12 @@ use anyhow::{Context as _, Result, ensure};
 use dockerios_acceptance::{make, see};
 use dockerios_api::machine::macos_machine::MachinePhase;
 use dockerios_api::{IdentityPool, MacOSMachine, MacOSMachineClass, MacOSMachinePool};
-use dockerios_testkit::{apply_file, bin};
+use dockerios_kubevirt::{DataVolume, VirtualMachine, VirtualMachineInstance, vmi::VmiPhase};
+use dockerios_testkit::{Proc, apply_file, bin};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Patch, PatchParams};
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::fleet;
@@ -145,11 +148,26 @@ pub(crate) async fn the_plugin_claims_a_machine_says_why_another_waits_and_shows
     says(
         &run(&["snapshot", machine]).await?,
         false,
-        &["is Ready; stop it first", "powerState"],
+        &["is Ready: stop it first", "powerState"],
     )?;
     let stop = Patch::Merge(json!({"spec": {"powerState": "Stopped"}}));
     machines.patch(machine, &PatchParams::default(), &stop).await?;
-    see::machine(&machines, machine, MachinePhase::Stopped).await?;
+    see::until(
+        &machines,
+        machine,
+        "Stopped, and its guest's word that it went in order",
+        |machine| {
+            let guest = machine.status.as_ref().and_then(|status| status.guest.as_ref());
+            see::machine_phase(machine) == Some(MachinePhase::Stopped)
+                && guest.and_then(|guest| guest.clean_shutdown) == Some(true)
+        },
+    )
+    .await?;
+    says(
+        &run(&["why", &format!("macs/{machine}")]).await?,
+        true,
+        &["is Stopped", "Its guest shut down cleanly the last time, as it saw it."],
+    )?;
     let absent = run(&["snapshot", machine]).await?;
     says(
         &absent,
@@ -173,6 +191,54 @@ pub(crate) async fn the_plugin_claims_a_machine_says_why_another_waits_and_shows
     } else {
         eprintln!("KubeVirt's own definition of snapshots is not at hand: none is made");
     }
+    Ok(())
+}
+
+pub(crate) async fn the_hook_takes_the_disks_of_a_bench_and_nothing_is_left_when_it_is_interrupted() -> Result<()> {
+    let fleet = fleet().await?;
+    let scratch = fleet.namespace("bench").await?;
+    let (ns, client) = (scratch.name(), &fleet.client);
+    let image = format!("registry.example.com/linux@sha256:{}", "c".repeat(64));
+    let binary = tokio::task::spawn_blocking(|| bin("kubectl-dockerios")).await??;
+    let mut command = std::process::Command::new(binary);
+    command.env("KUBECONFIG", fleet.plane.kubeconfig()).args([
+        "bench",
+        "--storage-class",
+        make::STORAGE,
+        "--size",
+        "1Gi",
+        "--image",
+        &image,
+        "-n",
+        ns,
+    ]);
+    let dir = tempfile::tempdir()?;
+    let bench = Proc::spawn("bench", command, dir.path().join("bench.log"))?;
+    // nobody serves its console here: it waits for it until it is told to end
+    let instances = fleet.api::<VirtualMachineInstance>(ns);
+    let up = see::count(&instances, "its instance runs, so the hook took its disk", |all| {
+        let phase = |vmi: &VirtualMachineInstance| vmi.status.as_ref().and_then(|status| status.phase);
+        matches!(all, [one] if phase(one) == Some(VmiPhase::Running))
+    });
+    up.await.with_context(|| bench.log())?;
+    let ended = bench.terminate(see::PATIENCE).await?;
+    ensure!(ended.code() == Some(130), "{ended}: {}", bench.log());
+    let its = ListParams::default().labels("bench.dockerios.io/run");
+    let left = [
+        fleet.api::<VirtualMachine>(ns).list_metadata(&its).await?.items.len(),
+        fleet.api::<DataVolume>(ns).list_metadata(&its).await?.items.len(),
+        fleet.api::<ConfigMap>(ns).list_metadata(&its).await?.items.len(),
+        Api::<PersistentVolumeClaim>::namespaced(client.clone(), ns)
+            .list_metadata(&ListParams::default())
+            .await?
+            .items
+            .len(),
+    ];
+    ensure!(
+        left == [0; 4],
+        "VMs, DataVolumes, ConfigMaps, claims left: {left:?}: {}",
+        bench.log()
+    );
     Ok(())
 }
 
