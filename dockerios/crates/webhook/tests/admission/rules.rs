@@ -8,12 +8,10 @@ use crate::cluster::{
     Row, change, claim, class, cluster, create, dry, hold, identity, image, machine, machine_pool, platform, pool, with,
 };
 
-fn carded() -> Value {
-    json!({"spec": {"gpu": {"deviceName": "amd.com/rx580"}}})
-}
-
-fn per_machine_of(pool: &str) -> Value {
-    json!({"spec": {"identity": {"type": "PerMachine", "shared": null, "perMachine": {"poolName": pool}}}})
+/// A class with a card and that pool.
+fn carded(pool: &str) -> Value {
+    json!({"spec": {"gpu": {"deviceName": "amd.com/rx580"},
+        "identity": {"type": "PerMachine", "shared": null, "perMachine": {"poolName": pool}}}})
 }
 
 fn row(base: Value, bad: Value, said: &'static [&'static str], good: Value) -> Row {
@@ -125,14 +123,14 @@ async fn a_class_that_can_never_work_is_refused_with_the_reason_and_its_neighbou
             ),
             row(
                 of(),
-                with(carded(), &per_machine_of("imacpro")),
+                carded("imacpro"),
                 &[
                     "[gpu-own-template]",
                     "spec.identity.perMachine.poolName",
                     "pool imacpro builds its bootdisks from spec.bootDiskBuilder.template",
                     "name a pool with spec.bootDisk.template: GPU",
                 ],
-                with(carded(), &per_machine_of("cards")),
+                carded("cards"),
             ),
             row(
                 of(),
