@@ -13,8 +13,7 @@ use crate::fleet;
 
 /// Bytes of the thin pool.
 const POOL: u64 = 200 << 30;
-const FREE: &str =
-    r#"sum(topolvm_thinpool_size_bytes{device_class="mac"} * (1 - topolvm_thinpool_data_percent{device_class="mac"} / 100))"#;
+const FREE: &str = r#"sum(topolvm_thinpool_size_bytes{device_class="mac"} * (1 - topolvm_thinpool_data_percent{device_class="mac"} / 100))"#;
 const CAPACITY: &str = r#"sum(topolvm_thinpool_size_bytes{device_class="mac"})"#;
 
 /// What TopoLVM exports of a thin pool that is so full.
@@ -39,7 +38,8 @@ async fn rule(fleet: &Fleet, url: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-pub(crate) async fn headroom_by_a_real_prometheus_holds_new_machines_back_and_touches_nothing_that_runs() -> Result<()> {
+pub(crate) async fn headroom_by_a_real_prometheus_holds_new_machines_back_and_touches_nothing_that_runs() -> Result<()>
+{
     let fleet = fleet().await?;
     let held = held_back(fleet).await;
     // whatever came of it, others are not to wait for a Prometheus that is gone
@@ -59,17 +59,24 @@ async fn held_back(fleet: &Fleet) -> Result<()> {
     prometheus.until(FREE, |free| free > 0.0).await?;
     rule(fleet, Some(prometheus.url())).await?;
     let of_thin = |name: &str| format!("{name}{{storage_class=\"{}\"}}", make::THIN);
-    prometheus.until(&of_thin("dockerios_headroom_known"), |known| known > 0.5).await?;
+    prometheus
+        .until(&of_thin("dockerios_headroom_known"), |known| known > 0.5)
+        .await?;
 
     let machines = fleet.api::<MacOSMachine>(ns);
     let _: MacOSMachine = make::within(client, ns, make::machine("first", "thin")).await?;
     see::reason(&machines, "first", "StorageHeadroom", "BelowThreshold").await?;
     let told = see::event(client, ns, "first", "BelowThreshold").await?;
-    for words in ["50.0 GiB free less 20.0 GiB reserved", "below the 40.0 GiB (20 %) that must stay free; it opens again at 44.0 GiB (22 %)"] {
+    for words in [
+        "50.0 GiB free less 20.0 GiB reserved",
+        "below the 40.0 GiB (20 %) that must stay free; it opens again at 44.0 GiB (22 %)",
+    ] {
         ensure!(told.contains(words), "the event lacks {words:?}: {told}");
     }
     ensure!(see::machine_phase(&machines.get("first").await?) == Some(MachinePhase::Pending));
-    prometheus.until(&of_thin("dockerios_headroom_waiting_machines"), |waiting| waiting > 0.5).await?;
+    prometheus
+        .until(&of_thin("dockerios_headroom_waiting_machines"), |waiting| waiting > 0.5)
+        .await?;
 
     // 62.5 GiB are free: above the threshold, below where a class that was closed opens
     exporter.say(&thin_pool(68.75));
@@ -78,7 +85,10 @@ async fn held_back(fleet: &Fleet) -> Result<()> {
     });
     let between = between.await?;
     let told = headroom(&between).unwrap_or_default();
-    ensure!(told.contains("below the 44.0 GiB (22 %) at which it opens again"), "{told}");
+    ensure!(
+        told.contains("below the 44.0 GiB (22 %) at which it opens again"),
+        "{told}"
+    );
     ensure!(see::machine_phase(&between) == Some(MachinePhase::Pending));
 
     exporter.say(&thin_pool(65.625));
@@ -87,12 +97,15 @@ async fn held_back(fleet: &Fleet) -> Result<()> {
 
     // a source that says nothing any more: what is not known is not plenty
     exporter.say("");
+    // told by the operator, through the Prometheus that it asks
+    prometheus
+        .until(&of_thin("dockerios_headroom_known"), |known| known < 0.5)
+        .await?;
     let _: MacOSMachine = make::within(client, ns, make::machine("second", "thin")).await?;
-    see::until(&machines, "second", "no series", |machine| {
+    see::until(&machines, "second", "a source without series", |machine| {
         headroom(machine).is_some_and(|told| told.contains("the query gives no series"))
     })
     .await?;
-    prometheus.until(&of_thin("dockerios_headroom_known"), |known| known < 0.5).await?;
     prometheus.stop().await?;
     let blind = see::until(&machines, "second", "a Prometheus that is gone", |machine| {
         headroom(machine).is_some_and(|told| told.contains(prometheus.url()) && !told.contains("no series"))
@@ -107,7 +120,11 @@ async fn held_back(fleet: &Fleet) -> Result<()> {
     see::event(client, ns, "second", "CapacityUnknown").await?;
     // what ran runs on, the same instance
     let after = machines.get("first").await?;
-    ensure!(see::machine_phase(&after) == Some(MachinePhase::Ready), "{:?}", after.status);
+    ensure!(
+        see::machine_phase(&after) == Some(MachinePhase::Ready),
+        "{:?}",
+        after.status
+    );
     ensure!(instance(fleet, ns, &after).await? == runs, "it was started anew");
 
     rule(fleet, None).await?;
@@ -132,7 +149,11 @@ pub(crate) async fn a_real_prometheus_scrapes_the_operator_and_its_numbers_are_t
     let scratch = fleet.namespace("scraped").await?;
     let (ns, client) = (scratch.name(), &fleet.client);
     // another storage class than the image's, of another driver: CDI has a pod copy it, and says nothing
-    let class = make::with(make::class("scraped"), "systemDisk/storageClassName", json!(make::COUNTED));
+    let class = make::with(
+        make::class("scraped"),
+        "systemDisk/storageClassName",
+        json!(make::COUNTED),
+    );
     let _: MacOSMachineClass = make::cluster(client, class).await?;
     let machines = fleet.api::<MacOSMachine>(ns);
     for name in ["one", "two"] {
@@ -162,17 +183,39 @@ pub(crate) async fn a_real_prometheus_scrapes_the_operator_and_its_numbers_are_t
     at(r#"up{job="dockerios"}"#, 1.0).await?;
     at("dockerios_leader", 1.0).await?;
     for (phase, truth) in [("Ready", 1.0), ("Stopped", 1.0), ("Failed", 0.0)] {
-        at(&format!(r#"dockerios_machines{{class="scraped",phase="{phase}"}}"#), truth).await?;
+        at(
+            &format!(r#"dockerios_machines{{class="scraped",phase="{phase}"}}"#),
+            truth,
+        )
+        .await?;
     }
     // two left Starting and Ready by now, one left Starting alone
-    at(r#"dockerios_machine_phase_seconds_count{class="scraped",phase="Starting"}"#, 2.0).await?;
-    at(r#"dockerios_machine_phase_seconds_count{class="scraped",phase="Ready"}"#, 1.0).await?;
+    at(
+        r#"dockerios_machine_phase_seconds_count{class="scraped",phase="Starting"}"#,
+        2.0,
+    )
+    .await?;
+    at(
+        r#"dockerios_machine_phase_seconds_count{class="scraped",phase="Ready"}"#,
+        1.0,
+    )
+    .await?;
     // the silent copies are seen, with their bytes
-    let copies = format!(r#"dockerios_clones_total{{storage_class="{}",strategy="copy"}}"#, make::COUNTED);
+    let copies = format!(
+        r#"dockerios_clones_total{{storage_class="{}",strategy="copy"}}"#,
+        make::COUNTED
+    );
     at(&copies, 2.0).await?;
-    let bytes = format!(r#"dockerios_cloned_bytes_total{{storage_class="{}",strategy="copy"}}"#, make::COUNTED);
+    let bytes = format!(
+        r#"dockerios_cloned_bytes_total{{storage_class="{}",strategy="copy"}}"#,
+        make::COUNTED
+    );
     at(&bytes, 2.0 * 20.0 * f64::from(1 << 30)).await?;
-    at(r#"count(dockerios_launcher_nvme_mode{current="true",mode="Native"})"#, 1.0).await?;
+    at(
+        r#"count(dockerios_launcher_nvme_mode{current="true",mode="Native"})"#,
+        1.0,
+    )
+    .await?;
     // KubeVirt's numbers by the words of ours
     at(
         "sum by (class) (kubevirt_vmi_memory_resident_bytes * on (namespace, name) group_left (class) \
@@ -195,7 +238,11 @@ async fn every_example_is_a_query(prometheus: &Prometheus) -> Result<()> {
         .collect();
     ensure!(examples.len() >= 8, "the page has {} queries", examples.len());
     for example in examples {
-        let query: String = example.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
+        let query: String = example
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .collect::<Vec<_>>()
+            .join("\n");
         prometheus.query(&query).await?;
     }
     Ok(())
