@@ -1,5 +1,6 @@
 //! What is decided about a machine: tables of single passes, and lives stepped through a small world.
 
+mod cards;
 mod disks;
 mod ends;
 mod lives;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use dockerios_api::{MacOSMachine, machine::macos_machine::MachinePhase as Phase};
 use dockerios_core::{
     Seen,
-    decide::machine::{Capacity, Cards, Line, Waiter},
+    decide::machine::{Capacity, Line, Waiter},
 };
 use serde_json::{Value, json};
 
@@ -101,9 +101,9 @@ fn a_machine_made_again_under_the_name_does_not_get_the_others_identity() {
     assert_eq!(world.reason("Ready"), "IdentityExhausted", "an empty uid is nobody's");
 }
 
-const GI: u64 = 1 << 30;
+pub const GI: u64 = 1 << 30;
 
-fn waiter(uid: &str, age: i64, class: &str, gib: u64, pool: Option<&str>, begun: bool) -> Waiter {
+pub fn waiter(uid: &str, age: i64, class: &str, gib: u64, pool: Option<&str>, begun: bool) -> Waiter {
     Waiter {
         uid: uid.into(),
         since: jiff::Timestamp::from_second(1_700_000_000 - age).expect("a time"),
@@ -428,41 +428,6 @@ fn a_machine_that_is_to_be_off_is_not_made() {
 }
 
 #[test]
-fn a_machine_with_a_card_takes_no_identity_of_a_pool_whose_bootdisks_lack_the_boot_args_of_one() {
-    let mut world = with_card("Default");
-    world.settle();
-    assert_eq!(
-        (world.reason("Ready"), world.phase()),
-        ("PoolUnfit".to_owned(), Phase::Pending)
-    );
-    let said = world.message("Ready");
-    for part in ["class mac", "pool imac", "template: GPU"] {
-        assert!(said.contains(part), "{part}: {said}");
-    }
-    assert!(world.names("VirtualMachine").is_empty() && world.status().identity_ref.is_none());
-    // the pool changes, and it goes on
-    world.edit("IdentityPool", "imac", |pool| {
-        pool["spec"]["bootDisk"]["template"] = "GPU".into();
-    });
-    world.settle();
-    assert_ne!(world.reason("Ready"), "PoolUnfit");
-}
-
-fn with_card(template: &str) -> World {
-    let mut world = World::new();
-    world.edit("IdentityPool", "imac", |pool| {
-        pool["spec"]["bootDisk"]["template"] = template.into();
-    });
-    world.edit("MacOSMachineClass", "mac", |class| {
-        class["spec"]["gpu"] = json!({"deviceName": CARD});
-    });
-    world.edit("PlatformConfig", "default", |platform| {
-        platform["spec"]["permittedGPUs"] = json!([{"deviceName": CARD, "vendorReset": "NotNeeded"}]);
-    });
-    world
-}
-
-#[test]
 fn a_nic_that_the_launcher_lacks_is_said_before_anything_is_made_and_one_that_it_has_is_given() {
     let mut world = World::new();
     world.edit("MacOSMachineClass", "mac", |class| {
@@ -484,128 +449,4 @@ fn a_nic_that_the_launcher_lacks_is_said_before_anything_is_made_and_one_that_it
     world.edit("PlatformConfig", "default", has(json!(["e1000", "e1000-82545em"])));
     world.settle();
     assert!(!world.names("VirtualMachine").is_empty(), "{}", world.message("Ready"));
-}
-
-/// A machine of a class with a card, two of which exist.
-fn carded(others: Vec<Waiter>, cards: Seen<Cards>) -> World {
-    let mut world = with_card("GPU");
-    world.line = Some(line(others, cards));
-    world.settle();
-    world
-}
-
-const CARD: &str = "amd.com/polaris";
-
-fn line(mut waiters: Vec<Waiter>, cards: Seen<Cards>) -> Line {
-    waiters.push(Waiter {
-        gpu: Some(CARD.into()),
-        ..waiter(UID, 0, "fast", 1, Some("imac"), false)
-    });
-    let identities = World::new().facts().line.identities;
-    Line {
-        waiters: Seen::Present(waiters),
-        identities,
-        capacity: BTreeMap::new(),
-        strategy: BTreeMap::new(),
-        cards: BTreeMap::from([(CARD.to_owned(), cards)]),
-    }
-}
-
-#[test]
-fn a_machine_with_a_card_waits_with_the_count_while_none_is_free_and_takes_nothing_meanwhile() {
-    let cards = |total, used| Seen::Present(Cards { total, used, shut: 0 });
-    let other = |uid: &str, age: i64, begun: bool| Waiter {
-        gpu: Some(CARD.into()),
-        ..waiter(uid, age, "fast", 1, None, begun)
-    };
-    let shut = |total, used, shut| Seen::Present(Cards { total, used, shut });
-    let free = "AllocatingIdentity";
-    for (name, others, cards, reason, message) in [
-        ("one of two is free", vec![], cards(2, 1), free, ""),
-        (
-            "both are taken",
-            vec![],
-            cards(2, 2),
-            "NoCardFree",
-            "0 of 2 cards amd.com/polaris are free, 2 are other",
-        ),
-        (
-            "an older one comes first",
-            vec![other("a", 50, false)],
-            cards(2, 1),
-            "NoCardFree",
-            "0 of 2 cards",
-        ),
-        (
-            "one that is being made has its card",
-            vec![other("a", -50, true)],
-            cards(2, 1),
-            "NoCardFree",
-            "0 of 2 cards",
-        ),
-        (
-            "a younger one does not",
-            vec![other("a", -50, false)],
-            cards(2, 1),
-            free,
-            "",
-        ),
-        (
-            "there is none at all",
-            vec![],
-            cards(0, 0),
-            "NoCardFree",
-            "no node offers a card amd.com/polaris",
-        ),
-        (
-            "some are on nodes that take no machine",
-            vec![],
-            shut(1, 1, 2),
-            "NoCardFree",
-            "0 of 1 cards amd.com/polaris are free, 1 are other machines' (2 more are on nodes that are cordoned or not ready",
-        ),
-        (
-            "all are",
-            vec![],
-            shut(0, 0, 2),
-            "NoCardFree",
-            "no node that takes machines offers a card amd.com/polaris; 2 are on nodes that are cordoned or not ready: uncordon",
-        ),
-        (
-            "nodes cannot be seen",
-            vec![],
-            Seen::Unknown("forbidden".into()),
-            "Unreadable",
-            "forbidden",
-        ),
-    ] {
-        let world = carded(others, cards);
-        if reason == free {
-            assert!(
-                !world.names("VirtualMachine").is_empty(),
-                "{name}: {}",
-                world.message("Ready")
-            );
-            continue;
-        }
-        assert_eq!(
-            (world.reason("Ready"), world.phase()),
-            (reason.to_owned(), Phase::Pending),
-            "{name}"
-        );
-        assert!(
-            world.message("Ready").contains(message),
-            "{name}: {}",
-            world.message("Ready")
-        );
-        assert!(
-            world.names("VirtualMachine").is_empty() && world.names("DataVolume").is_empty(),
-            "{name}"
-        );
-        assert_eq!(
-            world.status().identity_ref,
-            None,
-            "{name}: it took an identity and waits"
-        );
-    }
 }
