@@ -14,6 +14,8 @@ pub(crate) const OPERATOR: &str = "system:serviceaccount:dockerios-system:docker
 pub struct Request {
     /// `get`, `create`, `delete`, …
     pub verb: String,
+    /// `machine.dockerios.io`; empty for the core group.
+    pub group: String,
     /// `macosmachines`, or `macosmachines/status`.
     pub resource: String,
     /// Namespace; empty for cluster-wide objects.
@@ -68,6 +70,7 @@ fn request(line: &str) -> Result<Request> {
     }
     Ok(Request {
         verb: value["verb"].as_str().unwrap_or_default().to_owned(),
+        group: of("apiGroup"),
         resource,
         namespace: of("namespace"),
         name: of("name"),

@@ -111,16 +111,10 @@ pub(crate) async fn a_guest_that_ignores_the_power_button_gets_its_grace_before_
     );
     let identity = see::identity_of(client, &uid).await?.context("identity")?.name_any();
 
-    fleet.sim.fault(&format!("ignore-acpi {ns}/*"))?;
-    fleet.sim.fault(&format!("no-agent {ns}/*"))?;
-    // an agent that is still there would shut the guest down as it is asked to, and nobody would press the button
-    let deadline = tokio::time::Instant::now() + see::PATIENCE;
-    while fleet.sim.has_agent(ns, &vm) != Some(false) {
-        ensure!(tokio::time::Instant::now() < deadline, "the agent is not taken away");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    crate::stops::deafen(fleet, ns, &vm).await?;
     machines.delete("deaf", &DeleteParams::default()).await?;
     see::gone(&machines, "deaf").await?;
+    see::event(client, ns, "deaf", "UncleanShutdown").await?;
     crate::job::in_order(&chronicle, &uid, &identity, &[Thing::DataVolume, Thing::Volume]).await?;
     // the guest was asked before KubeVirt was, and KubeVirt was asked before anything was deleted
     let moments = chronicle.moments().await?;

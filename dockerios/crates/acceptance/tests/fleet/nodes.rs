@@ -161,6 +161,14 @@ pub(crate) async fn a_drain_that_is_called_off_leaves_the_machine_where_it_is() 
         marked.is_none_or(|node| node.is_empty())
     })
     .await?;
+    // the mark went because KubeVirt was asked to take it away; audit knows a subresource up to its first slash
+    let cancelled = fleet.requests()?.into_iter().find(|request| {
+        request.namespace == ns && request.resource == "virtualmachineinstances/evacuate" && request.verb == "update"
+    });
+    ensure!(
+        cancelled.as_ref().is_some_and(|request| request.code == 200),
+        "{cancelled:?}"
+    );
     let machine = machines.get(&name).await?;
     ensure!(see::machine_phase(&machine) == Some(MachinePhase::Ready) && machine.metadata.deletion_timestamp.is_none());
     ensure!(see::claim(&claims, "c", ClaimPhase::Bound).await.is_ok());

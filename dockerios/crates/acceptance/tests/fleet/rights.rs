@@ -1,10 +1,20 @@
 //! After all scenes: what the operator asked of the API server meanwhile.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use dockerios_acceptance::Request;
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use serde::Deserialize as _;
 
 use crate::stage;
+
+/// The operator's own namespace.
+const HOME: &str = "dockerios-system";
+
+/// What `deploy/rbac/operator.yaml` gives and no scene asks for, and why it is given all the same: where, group,
+/// resource, verbs.
+const UNSEEN: &[(&str, &str, &str, &[&str], &str)] = &[];
 
 pub(crate) async fn the_operator_lacked_no_right_and_wrote_no_secret_anywhere() -> Result<()> {
     let stage = stage().await?;
@@ -58,5 +68,67 @@ pub(crate) async fn no_object_was_written_over_and_over() -> Result<()> {
     ensure!(!writes.is_empty(), "nothing was written");
     let many: Vec<_> = writes.into_iter().filter(|(_, count)| *count > MANY).collect();
     ensure!(many.is_empty(), "written over and over: {many:#?}");
+    Ok(())
+}
+
+/// A right: where, group, resource, verb.
+type Right = (&'static str, String, String, String);
+
+/// The rights in the operator's roles; a subresource is known to the API server up to its first slash.
+fn granted() -> Result<BTreeSet<Right>> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/rbac/operator.yaml");
+    let text = std::fs::read_to_string(path).context(path)?;
+    let mut rights = BTreeSet::new();
+    for document in serde_yaml::Deserializer::from_str(&text) {
+        let object = serde_json::Value::deserialize(document)?;
+        let place = match object["kind"].as_str() {
+            Some("ClusterRole") => "everywhere",
+            Some("Role") => HOME,
+            _ => continue,
+        };
+        let rules: Vec<PolicyRule> = serde_json::from_value(object["rules"].clone())?;
+        for rule in rules {
+            for group in rule.api_groups.unwrap_or_default() {
+                for resource in rule.resources.iter().flatten() {
+                    for verb in &rule.verbs {
+                        let parts: Vec<&str> = resource.split('/').take(2).collect();
+                        rights.insert((place, group.clone(), parts.join("/"), verb.clone()));
+                    }
+                }
+            }
+        }
+    }
+    ensure!(rights.len() > 50, "{} rights in {path}", rights.len());
+    Ok(rights)
+}
+
+/// Whether the request needed this right: one that is given everywhere is needed outside the operator's namespace.
+fn used(right: &Right, request: &Request) -> bool {
+    let (place, group, resource, verb) = right;
+    let at_home = request.namespace == HOME;
+    (*place == HOME) == at_home
+        && *group == request.group
+        && *resource == request.resource
+        && *verb == request.verb
+        && !request.unauthorized
+}
+
+pub(crate) async fn every_right_of_the_operator_was_used_or_is_excused_by_name() -> Result<()> {
+    let requests = stage().await?.fleet.requests()?;
+    let unseen: BTreeSet<Right> = granted()?
+        .into_iter()
+        .filter(|right| !requests.iter().any(|request| used(right, request)))
+        .collect();
+    let excused: BTreeSet<Right> = UNSEEN
+        .iter()
+        .flat_map(|(place, group, resource, verbs, _)| {
+            let verbs = verbs.iter();
+            verbs.map(|verb| (*place, (*group).to_owned(), (*resource).to_owned(), (*verb).to_owned()))
+        })
+        .collect();
+    let idle: Vec<_> = unseen.difference(&excused).collect();
+    ensure!(idle.is_empty(), "given, never used, and not excused: {idle:#?}");
+    let stale: Vec<_> = excused.difference(&granted()?).cloned().collect();
+    ensure!(stale.is_empty(), "excused, and not given any more: {stale:#?}");
     Ok(())
 }
