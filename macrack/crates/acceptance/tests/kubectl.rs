@@ -146,6 +146,15 @@ async fn a_tenants_kubectl_runs_commands_in_its_own_guest_and_reads_its_journal_
     let container = rack.plane.kubectl_as(&mine, &container).await?;
     assert!(!container.status.success() && container.stderr.contains("sidecar"), "{container:?}");
 
+    // what a VM has none of is refused in words, which name what there is instead
+    for (command, says) in [
+        (["attach", POD].as_slice(), "attach: a VM has no process to attach to; use kubectl exec -it POD -- zsh"),
+        (["port-forward", POD, ":22"].as_slice(), "port-forward: not spoken by this Mac; copy through kubectl exec"),
+    ] {
+        let refused = rack.plane.kubectl_as(&mine, &[["-n", ns.name()].as_slice(), command].concat()).await?;
+        assert!(!refused.status.success() && refused.stderr.contains(says), "{refused:?}");
+    }
+
     // the client goes, and the command with it
     let pid_file = guest.join("pid");
     let mut client = tokio::process::Command::new(rack.plane.kubectl_path())
