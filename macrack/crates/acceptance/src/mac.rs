@@ -1,13 +1,16 @@
 //! A simulated Mac with the product's own agent, enrolled as an admin enrols one.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::Api;
 use macrack_agent::images::store::{Spec, publish};
 use macrack_api::{MacNode, condition, names};
-use macrack_testkit::{Child, Program, bin, expect};
+use macrack_testkit::{Child, Output, Program, bin, expect};
 use macrack_vm::sim::{Chassis, ChassisSpec, HostPrepared};
 use macrack_wire::VmDir;
 
@@ -45,12 +48,7 @@ impl Mac {
             .arg(dir.path().join("dhcpd_leases"))
             .start(&format!("hostd-{name}"))?;
         hostd.until_logged("serves", soon).await?;
-        bin("kubectl-macrack")?;
-        rack.plane
-            .kubectl(&["macrack", "enroll", serial, "-o", &bootstrap.display().to_string()])
-            .await?
-            .success()
-            .context("enrolling")?;
+        print_bootstrap(rack, serial, &bootstrap).await?.success().context("enrolling")?;
         for needed in ["macrack-vm", "macrack-guest"] {
             bin(needed)?;
         }
@@ -78,6 +76,11 @@ impl Mac {
         Ok(())
     }
 
+    /// Prints its bootstrap file anew in the place of the old, as an admin does for a Mac that nobody knows any more.
+    pub async fn enrol_again(&self, rack: &Rack) -> Result<Output> {
+        print_bootstrap(rack, &self.serial, &self.dir.path().join("bootstrap.json")).await
+    }
+
     /// What launchd does once the Mac is up again.
     pub fn comes_up(&mut self) -> Result<()> {
         self.agent.restart()
@@ -92,6 +95,11 @@ impl Mac {
     pub fn state_dir(&self) -> PathBuf {
         self.dir.path().join("state")
     }
+}
+
+async fn print_bootstrap(rack: &Rack, serial: &str, file: &Path) -> Result<Output> {
+    bin("kubectl-macrack")?;
+    rack.plane.kubectl(&["macrack", "enroll", serial, "-o", &file.display().to_string()]).await
 }
 
 /// The hardware of the class that [`objects::node_class`] describes.
