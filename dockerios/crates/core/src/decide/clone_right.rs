@@ -154,6 +154,7 @@ mod tests {
                 "cannot create resource \"datavolumes/source\" in API group \"cdi.kubevirt.io\"",
                 true,
             ),
+            ("exceeded quota: clones, requested: requests.storage=20Gi", false),
             (
                 "exceeded quota: disks, requested: count/datavolumes.cdi.kubevirt.io=1",
                 false,
