@@ -37,9 +37,12 @@ pub(crate) struct Facts {
     pub(crate) classes: Result<Vec<MacOSMachineClass>, String>,
     pub(crate) images: Result<Vec<MacOSImage>, String>,
     pub(crate) storage: Result<Vec<StorageClass>, String>,
-    /// Per node: whether KVM ignores unknown MSRs. `None` when nobody asked.
-    pub(crate) msrs: Option<Result<BTreeMap<String, Result<bool, String>>, String>>,
+    /// `None` when nobody asked.
+    pub(crate) msrs: Option<Result<Msrs, String>>,
 }
+
+/// Per node: whether KVM ignores unknown MSRs.
+pub(crate) type Msrs = BTreeMap<String, Result<bool, String>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
