@@ -1,6 +1,7 @@
 //! The agent's life: lock, inventory, then everything else at once, until it is told to end.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -9,6 +10,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use macrack_api::MacNode;
 use macrack_wire::layout::read_json;
+use serde::de::DeserializeOwned;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -145,11 +147,11 @@ async fn begin(options: Options, bell: Bell, tasks: &mut JoinSet<()>) -> Result<
         while talks.join_next().await.is_some() {}
     });
 
-    let quota = Quota::in_boot(read_json(&state_dir.quota()).ok(), &facts.boot_id);
+    let quota = Quota::in_boot(kept(&state_dir.quota()), &facts.boot_id);
     let power = Arc::new(Hostd(macrack_hostd::socket(state_dir.path())));
     let rebooter = Rebooter::new(state_dir.reboot(), power, bell.clone());
     let chassis = Chassis {
-        last_lease: read_json(&state_dir.last_lease()).ok(),
+        last_lease: kept(&state_dir.last_lease()),
         state_dir,
         host,
         facts,
@@ -179,6 +181,16 @@ async fn begin(options: Options, bell: Bell, tasks: &mut JoinSet<()>) -> Result<
     };
     let (node, mac_node) = seen;
     Ok(Begun { chassis: tokio::spawn(chassis.run()), node, mac_node })
+}
+
+/// What an earlier life of the agent noted. A note that cannot be read is not taken for one that was never made: it is told.
+fn kept<T: DeserializeOwned>(file: &Path) -> Option<T> {
+    let told = |error: &io::Error| {
+        if error.kind() != io::ErrorKind::NotFound {
+            tracing::error!(%error, file = %file.display(), "a note of an earlier life cannot be read; what it said is not known any more");
+        }
+    };
+    read_json(file).inspect_err(told).ok()
 }
 
 fn none() -> Wishes {
