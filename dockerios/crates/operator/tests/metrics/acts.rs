@@ -198,7 +198,7 @@ fn an_image_that_is_cloned_from_a_volume_is_counted_and_an_import_is_not() {
     let id = Id::new(Kind::MacOSImage, "", "golden");
     let published = plan_of(json!({"phase": "Ready", "published": {"pvc": "v"}}));
     let mut world = empty();
-    list(&mut world, Source::Images, vec![image]);
+    list(&mut world, Source::Images, vec![image.clone()]);
     list(&mut world, Source::Volumes, vec![volume.clone()]);
     let clone = Measure::Cloned {
         storage_class: "fast".into(),
@@ -206,6 +206,13 @@ fn an_image_that_is_cloned_from_a_volume_is_counted_and_an_import_is_not() {
         bytes: SIZE,
     };
     assert_eq!(of_plan(&world, &id, &published, now()), [clone]);
+    let mut there = image;
+    there["status"] = json!({"phase": "Ready", "published": {"kind": "PersistentVolumeClaim",
+        "namespace": "dockerios-system", "name": "v"}});
+    list(&mut world, Source::Images, vec![there.clone()]);
+    assert_eq!(of_plan(&world, &id, &published, now()), [], "it was published before");
+    there["status"] = Value::Null;
+    list(&mut world, Source::Images, vec![there]);
     volume["metadata"]["annotations"] = json!({});
     list(&mut world, Source::Volumes, vec![volume]);
     assert_eq!(of_plan(&world, &id, &published, now()), []);
