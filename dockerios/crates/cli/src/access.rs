@@ -70,36 +70,22 @@ impl Access {
     }
 
     async fn config(&self) -> Result<Config, String> {
-        let mut read = match &self.kubeconfig {
+        let read = match &self.kubeconfig {
             Some(path) => Kubeconfig::read_from(path),
             None => Kubeconfig::read(),
         };
-        if self.kubeconfig.is_none() && std::env::var_os("KUBECONFIG").is_none_or(|set| set.is_empty()) {
-            let absent = match &read {
-                Err(KubeconfigError::FindPath) => Some("~/.kube/config".to_owned()),
-                Err(KubeconfigError::ReadConfig(error, path)) if error.kind() == std::io::ErrorKind::NotFound => {
-                    Some(path.display().to_string())
-                }
-                _ => None,
-            };
-            if let Some(path) = absent {
-                // as kubectl does in a pod; its account has no contexts to choose from
-                let Ok(mut config) = Config::incluster() else {
-                    return Err(format!(
-                        "no kubeconfig: KUBECONFIG is not set, and there is no {path}; set KUBECONFIG, or give \
-                         --kubeconfig FILE"
-                    ));
+        let mut read = match read {
+            Ok(read) => read,
+            Err(error) => {
+                return match self.none_meant(&error) {
+                    Some(path) => self.of_the_pod(&path),
+                    None => Err(unusable(&error)),
                 };
-                self.impersonate(
-                    &mut config.auth_info.impersonate,
-                    &mut config.auth_info.impersonate_groups,
-                );
-                return Ok(config);
             }
-        }
-        // impersonation that the file itself asks for is replaced as a whole, as kubectl does
-        if let Ok(read) = &mut read {
-            for user in read.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
+        };
+        if self.as_user.is_some() {
+            for named in &mut read.auth_infos {
+                let user = named.auth_info.get_or_insert_default();
                 self.impersonate(&mut user.impersonate, &mut user.impersonate_groups);
             }
         }
@@ -108,13 +94,40 @@ impl Access {
             cluster: self.cluster.clone(),
             user: self.user.clone(),
         };
-        let config = match read {
-            Ok(read) => Config::from_custom_kubeconfig(read, &options).await,
-            Err(error) => Err(error),
-        };
+        let config = Config::from_custom_kubeconfig(read, &options).await;
         config.map_err(|error| unusable(&error))
     }
 
+    /// The default file, when it is not there and nobody named another.
+    fn none_meant(&self, error: &KubeconfigError) -> Option<String> {
+        let named = self.kubeconfig.is_some() || std::env::var_os("KUBECONFIG").is_some_and(|set| !set.is_empty());
+        match error {
+            _ if named => None,
+            KubeconfigError::FindPath => Some("~/.kube/config".to_owned()),
+            KubeconfigError::ReadConfig(error, path) if error.kind() == std::io::ErrorKind::NotFound => {
+                Some(path.display().to_string())
+            }
+            _ => None,
+        }
+    }
+
+    /// As kubectl does in a pod: its own account. That one has no contexts to choose from.
+    fn of_the_pod(&self, path: &str) -> Result<Config, String> {
+        let chosen = [&self.context, &self.cluster, &self.user]
+            .into_iter()
+            .any(Option::is_some);
+        let pod = Config::incluster().ok().filter(|_| !chosen);
+        let Some(mut config) = pod else {
+            return Err(format!(
+                "no kubeconfig: KUBECONFIG is not set, and there is no {path}; set KUBECONFIG, or give --kubeconfig FILE"
+            ));
+        };
+        let user = &mut config.auth_info;
+        self.impersonate(&mut user.impersonate, &mut user.impersonate_groups);
+        Ok(config)
+    }
+
+    /// What the file itself asks for is replaced as a whole, as kubectl does.
     fn impersonate(&self, user: &mut Option<String>, groups: &mut Option<Vec<String>>) {
         if let Some(named) = &self.as_user {
             *user = Some(named.clone());

@@ -220,7 +220,11 @@ pub(crate) async fn the_hook_takes_the_disks_of_a_bench_and_nothing_is_left_when
         let phase = |vmi: &VirtualMachineInstance| vmi.status.as_ref().and_then(|status| status.phase);
         matches!(all, [one] if phase(one) == Some(VmiPhase::Running))
     });
-    up.await.with_context(|| bench.log())?;
+    if let Err(error) = up.await {
+        let all = instances.list(&ListParams::default()).await?.items;
+        let statuses: Vec<_> = all.iter().map(|vmi| &vmi.status).collect();
+        return Err(error.context(format!("{}\n{}", bench.log(), serde_json::to_string(&statuses)?)));
+    }
     let ended = bench.terminate(see::PATIENCE).await?;
     ensure!(ended.code() == Some(130), "{ended}: {}", bench.log());
     let its = ListParams::default().labels("bench.dockerios.io/run");

@@ -6,11 +6,15 @@
 use std::time::Duration;
 
 use anyhow::{Error, Result, anyhow, bail};
+use dockerios_kubevirt::VirtualMachineInstance;
 use futures::{AsyncBufRead, AsyncBufReadExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::{ContainerState, Pod};
 use kube::api::LogParams;
+use kube::core::DynamicObject;
+use kube::discovery::ApiResource;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
 use kube::{Api, ResourceExt as _};
+use serde_json::Value;
 
 use super::fio::{self, Figures, Line};
 use super::render::{CONSOLE_CONTAINER, LABEL, Run};
@@ -31,10 +35,49 @@ pub(super) async fn figures(cluster: &Cluster, run: &Run, patience: Duration) ->
         cluster.namespace,
         run.name()
     );
-    let pod = launcher(&pods, run, patience, &look).await?;
+    let pod = tokio::select! {
+        pod = launcher(&pods, run, patience, &look) => pod?,
+        why = fails(cluster, run) => return Err(why),
+    };
     let left = patience.saturating_sub(begun.elapsed());
-    let heard = tokio::time::timeout(left, hear(&pods, &pod)).await;
-    heard.map_err(|_| anyhow!("no last figure in time; {look} (--timeout waits longer)"))?
+    tokio::select! {
+        heard = tokio::time::timeout(left, hear(&pods, &pod)) => {
+            heard.map_err(|_| anyhow!("no last figure in time; {look} (--timeout waits longer)"))?
+        }
+        why = fails(cluster, run) => Err(why),
+    }
+}
+
+/// Ends when the instance has failed, with what KubeVirt says of it. Who may not see it does not hear of it.
+async fn fails(cluster: &Cluster, run: &Run) -> Error {
+    let instances = cluster.untyped(
+        Some(&cluster.namespace),
+        &ApiResource::erase::<VirtualMachineInstance>(&()),
+    );
+    let only = watcher::Config::default().fields(&format!("metadata.name={}", run.name()));
+    let met = follow::until(instances, only, "the instance", Duration::MAX, |event| match event {
+        Event::Apply(vmi) | Event::InitApply(vmi) => Ok(failure(&vmi)),
+        Event::Delete(_) => Ok(Some("its instance was deleted by somebody else".to_owned())),
+        Event::Init | Event::InitDone => Ok(None),
+    });
+    match met.await {
+        Ok(Met::Seen(why)) => anyhow!(why),
+        Ok(Met::TooLate(_)) | Err(_) => std::future::pending().await,
+    }
+}
+
+fn failure(vmi: &DynamicObject) -> Option<String> {
+    if vmi.data.pointer("/status/phase")? != "Failed" {
+        return None;
+    }
+    let conditions = vmi.data.pointer("/status/conditions").and_then(Value::as_array);
+    let mut all = conditions.into_iter().flatten();
+    let of = all.find(|one| one["type"] == "Synchronized" && one["status"] == "False");
+    let said = of.and_then(|one| one["message"].as_str()).map(plain);
+    Some(format!(
+        "its instance failed: {}",
+        said.as_deref().unwrap_or("KubeVirt does not say why")
+    ))
 }
 
 /// The launcher pod, once the console's container runs.
@@ -94,7 +137,8 @@ async fn hear(pods: &Api<Pod>, pod: &str) -> Result<Figures> {
         let over = has_ended(pods, pod).await?;
         let heard = match pods.log_stream(pod, &follow).await {
             Ok(log) => listen(log, &mut figures).await?,
-            Err(error @ kube::Error::Api(_)) if !over => return Err(said(error, "following the guest's console")),
+            // a node that cannot be reached just now is answered as an error of the server's
+            Err(error) if is_refused(&error) => return Err(said(error, "following the guest's console")),
             Err(error) => Heard::Cut(anyhow!("{}", words(&error))),
         };
         match heard {
@@ -103,6 +147,11 @@ async fn hear(pods: &Api<Pod>, pod: &str) -> Result<Figures> {
             Heard::Cut(_) => tokio::time::sleep(pauses.next().unwrap_or(Duration::from_secs(30))).await,
         }
     }
+}
+
+/// Whether asking again would be answered the same.
+fn is_refused(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 401 | 403))
 }
 
 /// Whether the console's container has ended. What cannot be seen has not.
@@ -163,7 +212,7 @@ async fn listen(log: impl AsyncBufRead + Unpin, figures: &mut Figures) -> Result
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -223,6 +272,22 @@ mod tests {
             refused.to_string(),
             "the guest is done without synced-write-4k; run it again"
         );
+    }
+
+    #[test]
+    fn an_instance_that_failed_is_not_waited_for() {
+        let vmi = |status: Value| -> DynamicObject {
+            serde_json::from_value(json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+                "metadata": {"name": "i"}, "status": status}))
+            .unwrap()
+        };
+        let sync = json!([{"type": "Synchronized", "status": "False", "message": "the hook refused\nit"}]);
+        assert_eq!(failure(&vmi(json!({"phase": "Running", "conditions": sync}))), None);
+        let failed = failure(&vmi(json!({"phase": "Failed", "conditions": sync}))).unwrap();
+        assert_eq!(failed, "its instance failed: the hook refused it");
+        let silent = failure(&vmi(json!({"phase": "Failed"}))).unwrap();
+        assert_eq!(silent, "its instance failed: KubeVirt does not say why");
+        assert_eq!(failure(&vmi(json!({}))), None);
     }
 
     #[test]

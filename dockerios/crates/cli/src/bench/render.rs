@@ -17,8 +17,8 @@ pub(super) const LABEL: &str = "bench.dockerios.io/run";
 pub(super) const CONSOLE_CONTAINER: &str = "guest-console-log";
 /// By which the guest finds the disk that is measured.
 const SERIAL: &str = "DOCKERIOSBENCH";
-/// The hook wants a key of 64 bytes; a Linux guest has no use for it.
-const KEY: &str = "no key at all, for a Linux guest that only measures a disk......";
+/// The hook wants a key of 64 printable bytes without blanks; a Linux guest has no use for it.
+const KEY: &str = "no-key-at-all.For-a-Linux-guest-that-only-measures-a-disk.......";
 
 /// What the guest sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,8 +195,12 @@ mod tests {
     }
 
     #[test]
-    fn the_key_that_is_none_has_the_length_of_one() {
+    fn the_key_that_is_none_has_the_form_of_one() {
         assert_eq!(KEY.len(), 64);
+        assert!(
+            KEY.bytes().all(|byte| byte.is_ascii_graphic()),
+            "the hook refuses blanks"
+        );
         assert!(SERIAL.len() <= 20, "QEMU's NVMe takes 20 characters");
     }
 }

@@ -143,5 +143,17 @@ async fn probe(client: &Client, link: &Link, dir: &Path) -> Result<()> {
     let ended = asks.wait(MINUTE * 2).await?;
     let log = asks.log();
     ensure!(log.contains("kvm-1 ignores unknown MSRs"), "{ended}: {log}");
-    expect::gone(pods, &pod).await
+    expect::gone(pods.clone(), &pod).await?;
+
+    let ended_early = Proc::spawn("doctor", plugin(Some(link.kubeconfig()), &words), dir.join("ended.log"))?;
+    watched(client, "pods", 1.0).await.with_context(|| ended_early.log())?;
+    let ended = ended_early.terminate(MINUTE).await?;
+    let log = ended_early.log();
+    ensure!(
+        ended.code() == Some(130) && log.contains("error: interrupted"),
+        "{ended}: {log}"
+    );
+    let left = pods.list(&its).await?.items.len();
+    ensure!(left == 0, "{left} pods are left");
+    Ok(())
 }

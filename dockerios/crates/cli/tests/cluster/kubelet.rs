@@ -11,9 +11,17 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-/// What a log holds, by the path that is asked for, and by how often any was asked for before: its text, and whether the
-/// connection is cut instead of ended.
-pub(crate) type Logs = Arc<dyn Fn(&str, usize) -> (String, bool) + Send + Sync>;
+/// How a log is answered.
+pub(crate) enum Log {
+    Whole(String),
+    /// The connection is cut behind it.
+    Cut(String),
+    /// The connection is cut before anything is answered.
+    Nothing,
+}
+
+/// By the path that is asked for, and by how often any was asked for before.
+pub(crate) type Logs = Arc<dyn Fn(&str, usize) -> Log + Send + Sync>;
 
 pub(crate) struct Kubelet {
     pub(crate) port: u16,
@@ -68,7 +76,11 @@ async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, logs: &Logs, co
     }
     let request = String::from_utf8_lossy(&request).into_owned();
     let path = request.split(' ').nth(1).unwrap_or_default();
-    let (text, cut) = logs(path, count.fetch_add(1, Ordering::SeqCst));
+    let (text, cut) = match logs(path, count.fetch_add(1, Ordering::SeqCst)) {
+        Log::Whole(text) => (text, false),
+        Log::Cut(text) => (text, true),
+        Log::Nothing => return Ok(()),
+    };
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
     let body = format!("{head}{:x}\r\n{text}\r\n", text.len());
     stream.write_all(body.as_bytes()).await?;
