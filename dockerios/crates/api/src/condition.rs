@@ -133,7 +133,7 @@ mod tests {
                 kind: kind.to_owned(),
                 status,
                 observed_generation: None,
-                last_transition_time: Time::default(),
+                last_transition_time: Time(jiff::Timestamp::UNIX_EPOCH),
                 reason: "R".to_owned(),
                 message: String::new(),
             })

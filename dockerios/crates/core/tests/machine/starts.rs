@@ -121,7 +121,7 @@ fn refused_by_qemu(world: &mut World, device: &str) {
     said(
         world,
         json!({"type": "Synchronized", "status": "False", "reason": "Synchronizing with the Domain failed.",
-            "message": format!("define failed: device model {device} unknown to this emulator")}),
+            "message": format!("define failed: device model {device} unknown to this emulator {}", "y".repeat(3000))}),
     );
     world.edit("VirtualMachineInstance", VM, |vmi| {
         vmi["status"]["launcherContainerImageVersion"] = "r/other@sha256:1".into();

@@ -5,6 +5,7 @@
 
 use dockerios_api::{
     MachineIdentity, Verdict,
+    condition::clip_to,
     machine::macos_machine::{MachineCondition as Condition, MachinePhase as Phase, MachineReason as Reason},
 };
 use dockerios_kubevirt::{
@@ -30,6 +31,9 @@ use crate::{Kind, Step, Target};
 /// A launcher pod that has no node, or an instance whose domain does not run, fails the machine after so long.
 pub const START_DEADLINE: SignedDuration = SignedDuration::from_mins(15);
 
+/// Bytes of what others said that come before the way out, so that this is never cut off.
+const TOLD: usize = 700;
+
 /// Whether the guest was Ready at any time of the machine's life. An identity that cannot be read may say so.
 fn in_use(pass: &Pass) -> bool {
     let used = |identity: &MachineIdentity| identity.status.as_ref().is_some_and(|status| status.used_at.is_some());
@@ -47,8 +51,9 @@ pub(super) fn ended(pass: &mut Pass, objects: &Objects) {
     }
     silent_guest(pass);
     let message = format!(
-        "{message}. Disk and identity are kept, and it is not started again by itself: once that is mended, set \
-         powerState Stopped, then Running"
+        "{}. Disk and identity are kept, and it is not started again by itself: once that is mended, set powerState \
+         Stopped, then Running",
+        clip_to(&message, TOLD)
     );
     pass.sum_up(Phase::Stopped, reason, message);
 }
