@@ -11,6 +11,7 @@ use axum::{Router, extract::State, routing::get};
 use dockerios_testkit::Proc;
 use kube::{Client, Config};
 use serde_json::Value;
+use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use crate::see::PATIENCE;
@@ -20,23 +21,23 @@ const VARIABLE: &str = "DOCKERIOS_SUBSTRATE_ROOT";
 /// How often an awaited answer is looked for; as often as is scraped.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// A running Prometheus. Dropped, it is killed and its data removed.
+/// A running Prometheus. Dropped, it is killed, and then its data is removed: fields go in their order.
 pub struct Prometheus {
     process: Proc,
     client: Client,
     url: String,
-    folder: PathBuf,
+    _folder: TempDir,
 }
 
 impl Prometheus {
-    /// Starts one that scrapes those every second, and waits until it answers. `name` is that of its folder.
+    /// Starts one that scrapes those every second, and waits until it answers.
     ///
     /// # Errors
     /// When the root with the program is not there, or it does not start.
-    pub async fn start(name: &str, targets: &[(&str, SocketAddr)]) -> Result<Prometheus> {
+    pub async fn start(targets: &[(&str, SocketAddr)]) -> Result<Prometheus> {
         let root = root()?;
-        let folder = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        let kept = tempfile::Builder::new().prefix("dios-prometheus-").tempdir()?;
+        let folder = kept.path();
         let configuration = folder.join("prometheus.yml");
         std::fs::write(&configuration, configure(targets)).context("write Prometheus' configuration")?;
         let port = crate::fleet::free_port()?;
@@ -49,7 +50,7 @@ impl Prometheus {
             .arg(format!("--config.file={}", configuration.display()))
             .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
             .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-            .current_dir(&folder);
+            .current_dir(folder);
         let process = Proc::spawn("prometheus", command, folder.join("log"))?;
         let ready = process.until_logged("Server is ready to receive web requests", PATIENCE);
         ready.await?;
@@ -59,7 +60,7 @@ impl Prometheus {
             process,
             client,
             url,
-            folder,
+            _folder: kept,
         })
     }
 
@@ -113,12 +114,6 @@ impl Prometheus {
     /// When it does not end.
     pub async fn stop(&self) -> Result<()> {
         self.process.terminate(Duration::from_secs(30)).await.map(drop)
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -55,7 +55,7 @@ async fn held_back(fleet: &Fleet) -> Result<()> {
     // 50 GiB are free; 20 % must stay, a machine's copy takes 20 GiB
     let exporter = Exporter::start(&thin_pool(75.0)).await?;
     let targets = [("topolvm", exporter.address()), ("dockerios", fleet.metrics())];
-    let prometheus = Prometheus::start("dios-headroom", &targets).await?;
+    let prometheus = Prometheus::start(&targets).await?;
     prometheus.until(FREE, |free| free > 0.0).await?;
     rule(fleet, Some(prometheus.url())).await?;
     let of_thin = |name: &str| format!("{name}{{storage_class=\"{}\"}}", make::THIN);
@@ -175,7 +175,7 @@ pub(crate) async fn a_real_prometheus_scrapes_the_operator_and_its_numbers_are_t
     let told: String = instances.iter().map(kubevirt).collect();
     let exporter = Exporter::start(&told).await?;
     let targets = [("dockerios", fleet.metrics()), ("kubevirt", exporter.address())];
-    let prometheus = Prometheus::start("dios-scraped", &targets).await?;
+    let prometheus = Prometheus::start(&targets).await?;
     let at = |query: &str, truth: f64| {
         let (prometheus, query) = (&prometheus, query.to_owned());
         async move { prometheus.until(&query, |value| (value - truth).abs() < 0.001).await }
