@@ -64,7 +64,7 @@ fn facts() -> Facts {
     }
 }
 
-fn asked(answer: Result<bool, String>) -> Option<Result<BTreeMap<String, Result<bool, String>>, String>> {
+fn asked(answer: Result<bool, String>) -> Option<Result<Msrs, String>> {
     Some(Ok(BTreeMap::from([("kvm-1".to_owned(), answer)])))
 }
 
@@ -258,7 +258,8 @@ fn a_node_that_takes_no_machine_is_no_capacity_and_is_said() {
     let keep_off = |node: &mut Node| {
         node.labels_mut().insert(SCHEDULABLE.to_owned(), "false".to_owned());
     };
-    let ways: [(&dyn Fn(&mut Node), &str); 3] = [
+    type Change<'a> = &'a dyn Fn(&mut Node);
+    let ways: [(Change<'_>, &str); 3] = [
         (&cordon, "kvm-2 (cordoned)"),
         (&silence, "kvm-2 (not Ready)"),
         (&keep_off, "kvm-2 (its virt-handler does not answer)"),
