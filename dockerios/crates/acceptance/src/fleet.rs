@@ -59,6 +59,7 @@ pub struct Fleet {
     dir: PathBuf,
     ports: Ports,
     template: Template,
+    gpu_template: Template,
     started: AtomicUsize,
     audited: bool,
 }
@@ -78,15 +79,29 @@ impl Fleet {
         })
         .await?;
         let client = plane.client().await?;
-        let template = Template::write(&dir.join("template"), &programs.bootdisk)?;
+        let template = Template::write(&dir.join("template"), &programs.bootdisk, "-v")?;
+        let gpu_template = Template::write(&dir.join("gpu-template"), &programs.bootdisk, "-v agdpmod=pikera")?;
 
         let mut options = SimOptions::new(dir.join("sim"), programs);
         options.nodes.extend(SPARE.map(NodeShape::large));
+        options.nodes.extend(make::CARD_NODES.map(|name| {
+            let mut node = NodeShape::large(name);
+            let card = [make::CARD, make::CARD_AUDIO].map(|device| (device.to_owned(), "1".to_owned()));
+            node.resources.extend(card);
+            node
+        }));
+        let card = [(make::CARD, "1002:67DF"), (make::CARD_AUDIO, "1002:AAF0")];
+        options
+            .permitted_devices
+            .extend(card.map(|(name, selector)| (name.to_owned(), selector.to_owned())));
         let thin = [make::THIN, make::COUNTED].map(|name| ClassShape::new(name, "topolvm.io", "copy"));
         options.classes.extend(thin);
         options
             .images
             .insert(make::TEMPLATE_IMAGE.to_owned(), template.folder.clone());
+        options
+            .images
+            .insert(make::GPU_TEMPLATE_IMAGE.to_owned(), gpu_template.folder.clone());
         let real = root().join("../../shared/crds");
         let definitions = if real.join("kubevirt").is_dir() {
             options.crds = Some(real);
@@ -110,7 +125,7 @@ impl Fleet {
         });
         apply_yaml(&client, &osk.to_string()).await?;
         // spares are for who names them: nothing else is scheduled there
-        for node in SPARE {
+        for node in SPARE.into_iter().chain(make::CARD_NODES) {
             make::taint(&client, node).await?;
         }
         let audited = !plane.is_existing();
@@ -127,6 +142,7 @@ impl Fleet {
             dir,
             ports,
             template,
+            gpu_template,
             started: AtomicUsize::new(0),
             audited,
         })
@@ -175,7 +191,7 @@ impl Fleet {
     /// # Errors
     /// When they are refused or do not become Ready.
     pub async fn furnish(&self) -> Result<()> {
-        let platform = make::platform(&self.template.sha256);
+        let platform = make::platform(&self.template.sha256, &self.gpu_template.sha256);
         make::cluster::<dockerios_api::PlatformConfig>(&self.client, platform).await?;
         let image = make::image(make::IMAGE, make::STORAGE);
         make::cluster::<dockerios_api::MacOSImage>(&self.client, image).await?;

@@ -26,6 +26,15 @@ const DIGEST: &str = "sha256:4509beb0ab401d71fa4a5cd94a55c9a74f13332776ae4019c5b
 /// Image that holds the OpenCore template.
 pub(crate) const TEMPLATE_IMAGE: &str =
     "registry.example.com/template@sha256:4509beb0ab401d71fa4a5cd94a55c9a74f13332776ae4019c5bfc4c2005157ff";
+/// Image that holds the template of machines with a card.
+pub(crate) const GPU_TEMPLATE_IMAGE: &str =
+    "registry.example.com/gpu-template@sha256:4509beb0ab401d71fa4a5cd94a55c9a74f13332776ae4019c5bfc4c2005157ff";
+/// A card that the platform permits.
+pub const CARD: &str = "amd.com/rx580";
+/// Its audio function.
+pub const CARD_AUDIO: &str = "amd.com/rx580-audio";
+/// The nodes that have one each.
+pub const CARD_NODES: [&str; 2] = ["kvm-card-a", "kvm-card-b"];
 /// Taint of nodes that are for one scene.
 const ALONE: &str = "acceptance.dockerios.io/alone";
 
@@ -82,7 +91,7 @@ async fn create<K: Makeable>(api: &Api<K>, object: Value) -> Result<K> {
 }
 
 /// The one PlatformConfig.
-pub(crate) fn platform(template_sha256: &str) -> Value {
+pub(crate) fn platform(template_sha256: &str, gpu_template_sha256: &str) -> Value {
     json!({
         "apiVersion": "config.dockerios.io/v1alpha1", "kind": "PlatformConfig", "metadata": {"name": "default"},
         "spec": {
@@ -90,7 +99,9 @@ pub(crate) fn platform(template_sha256: &str) -> Value {
             "bootDiskBuilder": {
                 "image": format!("registry.example.com/bootdisk@{DIGEST}"),
                 "template": {"image": TEMPLATE_IMAGE, "sha256": template_sha256},
+                "gpuTemplate": {"image": GPU_TEMPLATE_IMAGE, "sha256": gpu_template_sha256},
             },
+            "permittedGPUs": [{"deviceName": CARD, "audioDeviceName": CARD_AUDIO, "vendorReset": "Installed"}],
             "smc": {"oskSecretRef": {"name": "smc", "key": "osk"}},
             "claims": {"defaultTTL": "2h", "maxTTL": "24h"},
             "drainDeadline": format!("{DRAIN_SECONDS}s"),
@@ -162,6 +173,13 @@ pub fn on_node(class: Value, node: &str) -> Value {
         "nodeSelector": {"kubernetes.io/hostname": node},
         "tolerations": [{"key": ALONE, "operator": "Exists"}],
     });
+    with(class, "placement", placement)
+}
+
+/// A class whose machines may run on any spare node: what else they ask for says on which.
+#[must_use]
+pub fn on_spares(class: Value) -> Value {
+    let placement = json!({"tolerations": [{"key": ALONE, "operator": "Exists"}]});
     with(class, "placement", placement)
 }
 

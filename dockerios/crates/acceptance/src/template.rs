@@ -9,6 +9,9 @@ use sha2::{Digest as _, Sha256};
 
 const CONFIG: &str = include_str!("../../bootdisk/tests/template/config.plist");
 
+/// The boot-args in it.
+const BOOT_ARGS: &str = "-v keepsyms=1";
+
 /// A folder that stands for the image which holds the template.
 pub(crate) struct Template {
     pub(crate) folder: PathBuf,
@@ -17,12 +20,17 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// Writes the files below `folder`, and the manifest with the builder's own `manifest`.
-    pub(crate) fn write(folder: &Path, builder: &Path) -> Result<Template> {
+    /// Writes the files below `folder` with those boot-args, and the manifest with the builder's own `manifest`.
+    pub(crate) fn write(folder: &Path, builder: &Path, boot_args: &str) -> Result<Template> {
+        ensure!(
+            CONFIG.matches(BOOT_ARGS).count() == 1,
+            "{BOOT_ARGS} stands once in the configuration"
+        );
+        let config = CONFIG.replace(BOOT_ARGS, boot_args);
         for (name, content) in [
             ("EFI/BOOT/BOOTx64.efi", b"MZ an invented loader".as_slice()),
             ("EFI/OC/OpenCore.efi", b"MZ an invented OpenCore"),
-            ("EFI/OC/config.plist", CONFIG.as_bytes()),
+            ("EFI/OC/config.plist", config.as_bytes()),
         ] {
             let path = folder.join(name);
             fs::create_dir_all(path.parent().unwrap_or(folder))?;

@@ -1,5 +1,6 @@
 //! One fleet, one operator, and what is to hold of them. Scenes run side by side, each in a namespace of its own.
 
+mod cards;
 mod claims;
 mod clones;
 mod disks;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         guests::a_guest_that_is_not_ready_in_time_gives_back_identity_volume_and_vm_and_stays_as_evidence,
         hundred::a_hundred_machines_on_fifty_identities_fifty_wait_no_identity_twice_all_served_in_the_end,
         job::claim_a_macos_machine_and_get_one_warm_then_cold_until_its_time_is_over,
+        cards::machines_with_a_card_wait_with_the_count_and_boot_from_the_template_for_cards,
         nodes::a_lost_node_frees_nothing_until_it_is_known_what_became_of_the_guest,
         nodes::a_drained_node_waits_for_the_claim_then_the_machine_leaves,
         nodes::a_drain_that_is_called_off_leaves_the_machine_where_it_is,

@@ -7,7 +7,7 @@ use std::{
 
 use dockerios_api::{
     IdentityPool, MacOSMachine, MacOSMachineClass, MachineIdentity,
-    config::platform_config::{Headroom, HeadroomSource},
+    config::platform_config::{Headroom, HeadroomSource, PermittedGpu},
 };
 use dockerios_core::{
     Id, Seen,
@@ -237,13 +237,21 @@ fn cards(world: &World, waiters: &[Waiter]) -> BTreeMap<String, Seen<Cards>> {
             let vms = vms.present().map(Vec::as_slice).unwrap_or_default();
             let holders: Vec<Holder> = vms.iter().map(|vm| (vm.clone(), node(vm))).collect();
             let nodes = nodes.present().map(Vec::as_slice).unwrap_or_default();
-            Cards::count(device, nodes, &holders).map_or_else(Seen::Unknown, Seen::Present)
+            let audio = permitted(world, device).and_then(|card| card.audio_device_name);
+            Cards::count(device, audio.as_deref(), nodes, &holders).map_or_else(Seen::Unknown, Seen::Present)
         }
     };
     devices
         .into_iter()
         .map(|device| (device.clone(), count(device)))
         .collect()
+}
+
+/// What PlatformConfig says of that card.
+fn permitted(world: &World, device: &str) -> Option<PermittedGpu> {
+    let platform = world.platform();
+    let mut cards = platform.present()?.spec.permitted_gpus.iter();
+    cards.find(|card| card.device_name == device).cloned()
 }
 
 fn identities(world: &World, waiters: &[Waiter]) -> Seen<Vec<Arc<MachineIdentity>>> {

@@ -27,15 +27,17 @@ pub struct Cards {
 pub type Holder = (Arc<VirtualMachine>, Option<String>);
 
 impl Cards {
-    /// Counts the cards of that device.
+    /// Counts the cards of that device; with the audio function that is handed over beside each, if it has one: a card
+    /// whose audio function the node does not offer is none that a machine gets.
     ///
     /// # Errors
     /// A node says a number that is none.
-    pub fn count(device: &str, nodes: &[Arc<Node>], holders: &[Holder]) -> Result<Self, String> {
+    pub fn count(device: &str, audio: Option<&str>, nodes: &[Arc<Node>], holders: &[Holder]) -> Result<Self, String> {
         let mut cards = Self::default();
         let mut closed = BTreeSet::new();
         for node in nodes {
-            let offered = offered(node, device)?;
+            let beside = audio.map_or(Ok(u64::MAX), |audio| offered(node, audio))?;
+            let offered = offered(node, device)?.min(beside);
             if takes_machines(node) {
                 cards.total = cards.total.saturating_add(offered);
             } else {
@@ -115,7 +117,7 @@ mod tests {
     #[test]
     fn cards_on_nodes_that_take_no_machine_are_neither_free_nor_used() {
         let counted = |nodes: &[Arc<Node>], holders: &[Holder]| {
-            let cards = Cards::count(DEVICE, nodes, holders).expect("counted");
+            let cards = Cards::count(DEVICE, None, nodes, holders).expect("counted");
             (cards.total, cards.used, cards.shut)
         };
         let open = || node("open", "2", json!({}));
@@ -147,16 +149,39 @@ mod tests {
             holder("hostDevices", &[DEVICE], None),
             holder("hostDevices", &["amd.com/audio"], None),
         ];
-        assert_eq!(Cards::count(DEVICE, &nodes, &holders).map(|cards| cards.used), Ok(3));
+        assert_eq!(
+            Cards::count(DEVICE, None, &nodes, &holders).map(|cards| cards.used),
+            Ok(3)
+        );
+    }
+
+    #[test]
+    fn a_card_without_its_audio_function_beside_it_on_the_same_node_is_none() {
+        let with = |name: &str, count: &str, audio: &str| {
+            node(
+                name,
+                count,
+                json!({"/status/allocatable": {DEVICE: count, "amd.com/audio": audio}}),
+            )
+        };
+        let nodes = [
+            with("both", "2", "2"),
+            with("one", "2", "1"),
+            node("none", "2", json!({})),
+        ];
+        for (audio, total) in [(None, 6), (Some("amd.com/audio"), 3)] {
+            let cards = Cards::count(DEVICE, audio, &nodes, &[]);
+            assert_eq!(cards.map(|cards| cards.total), Ok(total), "{audio:?}");
+        }
     }
 
     #[test]
     fn counts_are_read_as_kubernetes_writes_them_and_what_is_no_number_is_said_with_its_node() {
         for (text, count) in [("0", 0), ("7", 7), ("2k", 2000), ("1Ki", 1024)] {
-            let cards = Cards::count(DEVICE, &[node("n", text, json!({}))], &[]);
+            let cards = Cards::count(DEVICE, None, &[node("n", text, json!({}))], &[]);
             assert_eq!(cards.map(|cards| cards.total), Ok(count), "{text}");
         }
-        let unread = Cards::count(DEVICE, &[node("n", "many", json!({}))], &[]);
+        let unread = Cards::count(DEVICE, None, &[node("n", "many", json!({}))], &[]);
         assert_eq!(
             unread,
             Err("Node n offers \"many\" of amd.com/polaris, which is no whole number".to_owned())

@@ -417,8 +417,8 @@ fn no_card(device: &str, cards: &Cards) -> String {
     let Cards { total, used, shut } = cards;
     match (total, shut) {
         (0, 0) => format!(
-            "no node offers a card {device}: bind one to vfio-pci on its host and permit it in KubeVirt \
-             (docs/host-preparation.md)"
+            "no node offers a card {device}: bind one to vfio-pci on its host and permit it in KubeVirt, with its audio \
+             function if PlatformConfig names one (docs/gpu.md)"
         ),
         (0, shut) => format!(
             "no node that takes machines offers a card {device}; {shut} are on nodes that are cordoned or not ready: \
