@@ -92,7 +92,15 @@ async fn fifty_concurrent_creates_on_one_lease_never_make_three_live() -> Result
         let made = join_all((0..50).map(|n| {
             let (admin, namespace) = (scene.admin.clone(), ns.name());
             let instance = objects::instance(&format!("i{n}"), "l", "fifty", "fifty");
-            async move { objects::make_in(&admin, namespace, &instance).await }
+            async move {
+                loop {
+                    match objects::make_in(&admin, namespace, &instance).await {
+                        // on a machine that is at its end admission cannot look in time, says so and changes nothing
+                        Err(kube::Error::Api(status)) if status.message.contains("[try-again]") => {}
+                        made => return made,
+                    }
+                }
+            }
         }))
         .await;
         for refused in made.into_iter().filter(Result::is_err) {
