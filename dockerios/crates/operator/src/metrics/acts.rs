@@ -145,23 +145,23 @@ impl Acts {
         );
         registry.register(
             "hook_failures",
-            "Machines whose start KubeVirt stopped at the domain hook",
+            "Machines whose start KubeVirt stopped at the domain hook. Since this process began",
             self.hooks.clone(),
         );
         registry.register(
             "clones",
-            "Disks that were cloned, by the strategy that CDI really used; copy is a pod that reads and writes it all",
+            "Disks that were cloned, by what CDI really did; copy: a pod reads and writes it all. Since this process began",
             self.clones.clone(),
         );
         registry.register_with_unit(
             "cloned",
-            "Size of the disks that were cloned; with strategy copy, what was read and written",
+            "Size of the disks that were cloned; with strategy copy, what was read and written. Since this process began",
             Unit::Bytes,
             self.bytes.clone(),
         );
         registry.register(
             "passes",
-            "Plans that were carried out, by kind of object and outcome",
+            "Plans that were carried out, by kind of object and outcome. Since this process began",
             self.passes.clone(),
         );
     }
