@@ -17,6 +17,11 @@ impl std::fmt::Display for CannotBegin {
 
 impl std::error::Error for CannotBegin {}
 
+/// Words on the command line that mean nothing here, found before anything was asked. As clap's own end with 2.
+pub(crate) fn wrong_words(why: impl std::fmt::Display) -> anyhow::Error {
+    CannotBegin(why.to_string()).into()
+}
+
 /// What the API server or the network said, for the person who asked.
 pub(crate) fn said(error: kube::Error, doing: &str) -> anyhow::Error {
     match &error {
@@ -95,8 +100,14 @@ fn clipped(text: &str) -> String {
 
 /// `text` as a terminal may show it: what others wrote moves no cursor, begins no line and turns no text round.
 pub(crate) fn plain(text: &str) -> String {
+    let spaced = |c: char| if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c };
+    harmless(&text.chars().map(spaced).collect::<String>())
+}
+
+/// Lines as a terminal may show them: only their own ends move the cursor.
+pub(crate) fn harmless(text: &str) -> String {
     let shown = |c: char| match c {
-        '\n' | '\r' | '\t' => ' ',
+        '\n' | '\t' => c,
         '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
             '\u{fffd}'
         }

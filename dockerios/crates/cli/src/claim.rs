@@ -89,7 +89,7 @@ impl Claim {
             }
         };
         if let Some(text) = out::objects(std::slice::from_ref(&bound.0), self.output)? {
-            out::print(&text)?;
+            out::program(&text)?;
             return Ok(ExitCode::SUCCESS);
         }
         let machine = match get(&cluster.here::<MacOSMachine>(), bound.machine()).await {
@@ -179,7 +179,7 @@ fn step(claim: &MacOSMachineClaim) -> Step {
     let ready = dockerios_api::condition::of(&status.conditions, "Ready");
     let said = ready.map_or_else(
         || "Pending".to_owned(),
-        |ready| format!("{}: {}", ready.reason, plain(&ready.message)),
+        |ready| plain(&format!("{}: {}", ready.reason, ready.message)),
     );
     match (status.phase, status.machine_ref) {
         (Some(ClaimPhase::Expired | ClaimPhase::Lost), _) => Step::Ended(said),
@@ -200,7 +200,7 @@ fn account(claim: &MacOSMachineClaim, machine: Option<&MacOSMachine>, now: Times
     ];
     let of_machine = machine.and_then(|machine| machine.status.clone()).unwrap_or_default();
     if !of_machine.addresses.is_empty() {
-        lines.push(format!("address   {}", plain(&of_machine.addresses.join(", "))));
+        lines.push(format!("address   {}", of_machine.addresses.join(", ")));
     }
     if let Some(node) = of_machine.node_name {
         lines.push(format!("node      {node}"));
@@ -208,7 +208,7 @@ fn account(claim: &MacOSMachineClaim, machine: Option<&MacOSMachine>, now: Times
     if let Some(expires) = status.expires_at {
         lines.push(format!("expires   {}", relative(expires.0, now)));
     }
-    lines.join("\n")
+    lines.iter().map(|line| plain(line)).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use kube::core::PartialObjectMeta;
 use kube::discovery::ApiResource;
 use kube::{Resource, ResourceExt as _};
 
-use crate::access::Access;
+use crate::access::{Access, is_name};
 use crate::out;
 use crate::target::{KINDS, Kind};
 
@@ -185,7 +185,9 @@ async fn names(command: &Command, words: &[String], resource: &ApiResource, name
     let namespace = namespaced.then_some(&*cluster.namespace);
     let api = cluster.untyped(namespace, resource);
     let list = api.list_metadata(&ListParams::default()).await.ok()?;
-    Some(list.iter().map(PartialObjectMeta::name_any).collect())
+    // a choice is a line: what is no name begins another
+    let named = list.iter().map(PartialObjectMeta::name_any);
+    Some(named.filter(|name| is_name(name)).collect())
 }
 
 #[cfg(test)]

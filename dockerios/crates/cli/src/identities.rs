@@ -8,12 +8,12 @@ use dockerios_api::MachineIdentity;
 use dockerios_api::identity::machine_identity::IdentityPhase;
 use dockerios_api::names::RELEASE;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, ResourceExt as _};
+use kube::{Api, Resource as _, ResourceExt as _};
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::access::{Access, found, is_name};
-use crate::answer::said;
+use crate::answer::{CannotBegin, said, wrong_words};
 use crate::out::{self, Output};
 use crate::table::table;
 
@@ -71,7 +71,7 @@ async fn list(api: &Api<MachineIdentity>, pool: Option<&str>, output: Output) ->
         .filter(|identity| pool.is_none_or(|pool| *identity.spec.pool_name == *pool))
         .collect();
     if let Some(text) = out::objects(&mine, output)? {
-        out::print(&text)?;
+        out::program(&text)?;
         return Ok(ExitCode::SUCCESS);
     }
     if mine.is_empty() {
@@ -115,7 +115,7 @@ fn rows(identities: &[MachineIdentity]) -> String {
 async fn release(api: &Api<MachineIdentity>, name: &str) -> Result<ExitCode> {
     let name = name.to_ascii_lowercase();
     if !is_name(&name) {
-        bail!("{name:?} is no name of an identity");
+        return Err(wrong_words(format!("{name:?} is no name of an identity")));
     }
     let identity = found(api, "MachineIdentity", "machineidentities", None, &name).await?;
     if let Some(why) = not_releasable(&identity) {
@@ -144,26 +144,27 @@ fn not_releasable(identity: &MachineIdentity) -> Option<String> {
 }
 
 async fn import(api: &Api<MachineIdentity>, file: &PathBuf) -> Result<ExitCode> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("--filename {}", file.display()))?;
-    let identities = read(&text).with_context(|| format!("--filename {}", file.display()))?;
-    let mut refused = 0;
+    let wrong = |why: String| wrong_words(format!("--filename {}: {why}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    let identities = read(&text).map_err(|error| wrong(format!("{error:#}")))?;
+    let (mut refused, all) = (0, identities.len());
     for identity in &identities {
         match api.create(&PostParams::default(), identity).await {
             Ok(_) => out::line(&format!("identity {} created", identity.name_any()))?,
             Err(error) => {
+                let why = said(error, &format!("identity {}", identity.name_any()));
+                // nobody answers: the next one would not be answered either
+                if why.is::<CannotBegin>() {
+                    return Err(why);
+                }
                 refused += 1;
-                out::note(&format!(
-                    "{:#}",
-                    said(error, &format!("identity {}", identity.name_any()))
-                ));
+                out::note(&format!("{why:#}"));
             }
         }
     }
     if refused > 0 {
-        bail!(
-            "{refused} of {} identities were refused; the others are there",
-            identities.len()
-        );
+        let others = if refused < all { "; the others are there" } else { "" };
+        bail!("{refused} of {all} identities were refused{others}");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -181,6 +182,14 @@ fn read(text: &str) -> Result<Vec<MachineIdentity>> {
                 "document {}: kind is {}, only MachineIdentity is imported",
                 place + 1,
                 value["kind"]
+            );
+        }
+        let wanted = MachineIdentity::api_version(&());
+        if value["apiVersion"] != *wanted {
+            bail!(
+                "document {}: apiVersion is {}, only {wanted} is imported",
+                place + 1,
+                value["apiVersion"]
             );
         }
         identities.push(serde_json::from_value(value).with_context(|| format!("document {}", place + 1))?);
@@ -211,6 +220,10 @@ mod tests {
             ("", "no MachineIdentity"),
             ("kind: Secret\n", "document 1: kind is \"Secret\""),
             (&format!("{ONE}---\nkind: MachineIdentity\n"), "document 2"),
+            (
+                &ONE.replace("identity.dockerios.io/v1alpha1", "example.com/v1"),
+                "document 1: apiVersion is \"example.com/v1\", only identity.dockerios.io/v1alpha1",
+            ),
             ("{", "document 1"),
         ] {
             let refused = format!("{:#}", read(text).unwrap_err());

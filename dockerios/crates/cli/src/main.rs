@@ -88,7 +88,8 @@ async fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            out::note(&format!("error: {error:#}"));
+            // one line, whatever a server put into a name
+            out::note(&answer::plain(&format!("error: {error:#}")));
             exit_code(&error)
         }
     }

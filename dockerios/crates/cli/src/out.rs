@@ -2,6 +2,8 @@
 //!
 //! Invariant: a reader who has seen enough (`| head`) ends nothing in disorder. `println!` would panic on a closed pipe,
 //! in the middle of what has to be removed again; here the rest is left unsaid and the verb goes on to its own end.
+//! What is for people does nothing to their terminal, whatever a server put into a name or a reason; what is for
+//! programs ([`program`]) stays as it is.
 
 use std::io::{self, Write};
 
@@ -10,11 +12,21 @@ use kube::{Resource, ResourceExt as _};
 use serde::Serialize;
 use serde_json::json;
 
-/// Prints on standard output, as it is.
+use crate::answer::{harmless, plain};
+
+/// Prints lines for people on standard output.
 ///
 /// # Errors
 /// When it cannot be written for another reason than that nobody reads any more, such as a full disk.
 pub(crate) fn print(text: &str) -> Result<()> {
+    program(&harmless(text))
+}
+
+/// Prints what a program reads on standard output, as it is.
+///
+/// # Errors
+/// As [`print`].
+pub(crate) fn program(text: &str) -> Result<()> {
     write(&mut io::stdout().lock(), text.as_bytes())
 }
 
@@ -36,7 +48,7 @@ pub(crate) fn bytes(bytes: &[u8]) -> Result<()> {
 
 /// Says something beside the answer, on standard error. That nobody hears it holds nothing up.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", harmless(text));
 }
 
 /// How objects are printed, as by kubectl's own `-o`.
@@ -68,18 +80,34 @@ where
     };
     Ok(match output {
         Output::Text => None,
-        Output::Json => Some(format!("{}\n", serde_json::to_string_pretty(&value()?)?)),
+        Output::Json => Some(as_json(&value()?)?),
+        // its library writes controls as escapes
         Output::Yaml => Some(serde_yaml::to_string(&value()?)?),
         Output::Name => {
             let kind = format!("{}.{}", K::kind(&()).to_ascii_lowercase(), K::group(&()));
             Some(
                 objects
                     .iter()
-                    .map(|one| format!("{kind}/{}\n", one.name_any()))
+                    .map(|one| format!("{kind}/{}\n", plain(&one.name_any())))
                     .collect(),
             )
         }
     })
+}
+
+/// JSON that says the same and holds no control character: serde_json leaves those above ASCII's as they are.
+///
+/// # Errors
+/// As [`objects`].
+pub(crate) fn as_json(value: &impl Serialize) -> Result<String> {
+    let mut text = String::new();
+    for c in serde_json::to_string_pretty(value)?.chars() {
+        match c {
+            c if c != '\n' && c.is_control() => text.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => text.push(c),
+        }
+    }
+    Ok(text + "\n")
 }
 
 fn write(out: &mut impl Write, bytes: &[u8]) -> Result<()> {
@@ -126,6 +154,14 @@ mod tests {
             "macosmachineclaim.machine.dockerios.io/a\nmacosmachineclaim.machine.dockerios.io/b\n"
         );
         assert_eq!(objects(&[claim("a")], Output::Text).unwrap(), None);
+    }
+
+    #[test]
+    fn json_says_what_a_server_wrote_without_doing_it_to_a_terminal() {
+        let evil = json!({"reason": "a\u{9b}31m\u{1b}[2J\u{7f}", "face": "\u{1f469}\u{200d}\u{1f4bb}"});
+        let text = as_json(&evil).unwrap();
+        assert!(!text.chars().any(|c| c != '\n' && c.is_control()), "{text:?}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), evil);
     }
 
     #[test]

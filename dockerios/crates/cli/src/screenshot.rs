@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
 
 use crate::access::{Access, Cluster, found};
-use crate::answer::said;
+use crate::answer::{said, wrong_words};
 use crate::out;
 use crate::target::Target;
 use crate::times::duration;
@@ -44,7 +44,7 @@ pub(crate) struct Screenshot {
 
 impl Screenshot {
     pub(crate) async fn run(&self, access: &Access) -> Result<ExitCode> {
-        let name = Target::machine(&self.machine).map_err(|why| anyhow!(why))?;
+        let name = Target::machine(&self.machine).map_err(wrong_words)?;
         let patience = duration("--timeout", &self.timeout)?;
         let to = match &self.output {
             Some(file) if file.as_os_str() == "-" => None,
@@ -53,9 +53,11 @@ impl Screenshot {
         };
         match &to {
             // looked at before anything is asked, and again when it is written
-            Some(file) if !self.force && file.symlink_metadata().is_ok() => bail!("{}", taken(file)),
+            Some(file) if !self.force && file.symlink_metadata().is_ok() => return Err(wrong_words(taken(file))),
             None if std::io::stdout().is_terminal() => {
-                bail!("a picture is nothing for a terminal; send it on, or give -o FILE")
+                return Err(wrong_words(
+                    "a picture is nothing for a terminal; send it on, or give -o FILE",
+                ));
             }
             _ => {}
         }
@@ -118,8 +120,10 @@ fn write(file: &Path, picture: &[u8], force: bool) -> Result<()> {
         other => other.with_context(|| format!("writing {}", file.display()))?,
     };
     opened.write_all(picture).with_context(|| {
-        // half a picture is worth nothing
-        let left = std::fs::remove_file(file).err().map_or("", |_| "; half of it is left");
+        // half a picture is worth nothing; a device or a link that was named with --force is not ours to remove
+        let ours = file.symlink_metadata().is_ok_and(|there| there.is_file());
+        let removed = ours && std::fs::remove_file(file).is_ok();
+        let left = if removed { "" } else { "; half of it is left" };
         format!("writing {}{left}", file.display())
     })
 }
@@ -212,6 +216,11 @@ mod tests {
         let link = dir.path().join("link.png");
         std::os::unix::fs::symlink(dir.path().join("elsewhere"), &link).unwrap();
         assert!(write(&link, b"two", false).is_err());
+        // what a device refuses costs nobody the device, nor the link to it
+        let full = dir.path().join("full");
+        std::os::unix::fs::symlink("/dev/full", &full).unwrap();
+        assert!(write(&full, b"x", true).is_err());
+        assert!(full.symlink_metadata().is_ok(), "the link is still there");
         write(&file, b"x", true).unwrap();
         assert_eq!(std::fs::read(&file).unwrap(), b"x");
     }

@@ -17,7 +17,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use crate::access::{Access, Cluster, get};
-use crate::answer::{said, words};
+use crate::answer::{said, words, wrong_words};
 use crate::out;
 use crate::target::Target;
 
@@ -49,7 +49,7 @@ fn of_volume() -> ApiResource {
 
 impl Snapshot {
     pub(crate) async fn run(&self, access: &Access) -> Result<ExitCode> {
-        let name = Target::machine(&self.machine).map_err(|why| anyhow!(why))?;
+        let name = Target::machine(&self.machine).map_err(wrong_words)?;
         let cluster = access.open().await?;
         let machine = get(&cluster.here::<MacOSMachine>(), &name)
             .await

