@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Builds the tests of the workspace that it is called in, and runs their programs side by side: most of what they do is
+# wait, for an API server, a timer, a VM. What each prints comes out whole, when it ends.
+#
+#   TEST_LANES  how many run at once; default: one more than there are processors
+set -euo pipefail
+out=$(mktemp -d "${TMPDIR:-/tmp}/tests.XXXXXX")
+trap 'rm -rf "$out"' EXIT
+lanes=${TEST_LANES:-$(($(nproc) + 1))}
+
+cargo test --workspace --all-features --locked --no-run --message-format=json-render-diagnostics >"$out/built.json"
+# a line each: the program, its package's folder, its name. Whole clusters first: they take longest
+python3 - "$out/built.json" >"$out/programs" <<'PY'
+import json, os, sys
+
+programs = []
+for line in open(sys.argv[1]):
+    said = json.loads(line)
+    if said["reason"] == "compiler-artifact" and said["profile"]["test"] and said["executable"]:
+        folder = os.path.dirname(said["manifest_path"])
+        kind, package = said["target"]["kind"][0], os.path.basename(folder)
+        rank = 0 if package == "acceptance" else 1 if kind == "test" else 2
+        programs.append((rank, package, f"{said['target']['name']} ({kind})", said["executable"], folder))
+for rank, package, name, executable, folder in sorted(programs):
+    print(executable, folder, f"{package}: {name}", sep="\t")
+PY
+
+run() { # what cargo gives a test program: its package's folder, as where it stands and in its environment
+  local executable folder name log began=$SECONDS verdict=ok
+  IFS=$'\t' read -r executable folder name <<<"$1"
+  log=$out/$(basename "$executable").log
+  # a program that hangs is ended and named, before whoever waits for all of them gives up
+  (cd "$folder" && CARGO_MANIFEST_DIR=$folder exec timeout --kill-after=10 1500 "$executable") >"$log" 2>&1 </dev/null ||
+    verdict="FAILED, exit code $? (124 is no end in 25 minutes)"
+  [ "$verdict" = ok ] || printf '%s\n' "$name: $verdict" >>"$out/failed"
+  exec 9>"$out/.print" && flock 9
+  printf '\n     Running %s\n' "$name"
+  cat "$log"
+  printf '     %s: %s, %d s\n' "$name" "$verdict" $((SECONDS - began))
+}
+export -f run
+export out CARGO=${CARGO:-$(command -v cargo)}
+: >"$out/failed"
+tr '\n' '\0' <"$out/programs" | xargs -0 -n 1 -P "$lanes" bash -c 'run "$1"' run
+cargo test --workspace --all-features --locked --doc
+
+[ -s "$out/programs" ] || { echo "tests: no test program was built" >&2; exit 1; }
+if [ -s "$out/failed" ]; then
+  printf '\nfailed:\n' && sed 's/^/  /' "$out/failed"
+  exit 1
+fi
