@@ -217,3 +217,46 @@ fn a_machine_that_waits_for_a_card_or_an_identity_is_told_of_room_and_not_that_i
     let (_, _, message) = with_rule(one(0), true);
     assert!(message.contains("was let in"), "{message}");
 }
+
+#[test]
+fn an_identity_that_was_built_before_its_pool_was_one_for_cards_is_not_given_to_a_machine_with_a_card() {
+    let digest = format!("sha256:{}", "0".repeat(64));
+    for (built, identity, said) in [
+        ("0", None, "IdentityExhausted"),
+        ("1", Some("c02aaaaaaaa1"), "AllocatingIdentity"),
+    ] {
+        let mut world = with_card("GPU");
+        world.edit("PlatformConfig", "default", |platform| {
+            platform["spec"]["bootDiskBuilder"] = json!({"image": format!("r/b@{digest}"),
+                "template": {"image": format!("r/t@{digest}"), "sha256": "0".repeat(64)},
+                "gpuTemplate": {"image": format!("r/g@{digest}"), "sha256": "1".repeat(64)}});
+        });
+        world.edit("MachineIdentity", "c02aaaaaaaa1", |identity| {
+            identity["status"]["bootDisk"]["templateSha256"] = built.repeat(64).into();
+        });
+        let one = Cards {
+            total: 1,
+            used: 0,
+            shut: 0,
+        };
+        world.line = Some(Line {
+            identities: world.facts().line.identities,
+            ..line(vec![], Seen::Present(one))
+        });
+        let before = world.done.len();
+        // the finalizer, then the turn
+        world.pass(usize::MAX);
+        let plan = world.pass(usize::MAX);
+        let taken = world.done[before..]
+            .iter()
+            .find_map(|step| step.strip_prefix("replace MachineIdentity "));
+        assert_eq!(taken, identity, "built from {built}: {plan:#?}");
+        assert_eq!(world.reason("Ready"), said, "{}", world.message("Ready"));
+    }
+    // and of a pool that cannot be read nobody knows what it is for
+    let mut world = with_card("Default");
+    world.unreadable = vec!["IdentityPool"];
+    world.settle();
+    assert_eq!(world.reason("Ready"), "Unreadable", "{}", world.message("Ready"));
+    assert_eq!(world.phase(), Phase::Pending);
+}

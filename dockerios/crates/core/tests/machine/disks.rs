@@ -146,6 +146,26 @@ fn a_lost_virtual_machine_does_not_hide_that_its_disk_is_lost_too() {
 }
 
 #[test]
+fn a_machine_whose_disks_are_there_is_made_again_without_the_right_to_clone() {
+    let mut world = World::ready();
+    for (kind, name) in [
+        ("VirtualMachine", VM),
+        ("VirtualMachineInstance", VM),
+        ("Pod", "launcher"),
+    ] {
+        world.remove(kind, name);
+    }
+    world.clone_right = dockerios_core::Seen::Present(false);
+    world.settle();
+    assert_eq!(
+        world.reason("DiskCloned"),
+        "Cloned",
+        "what was cloned once stays known: nothing else tells that it can be lost"
+    );
+    assert_eq!(world.names("VirtualMachine"), [VM], "{}", world.message("Ready"));
+}
+
+#[test]
 fn a_data_volume_that_was_collected_leaves_a_machine_that_goes_on_and_a_volume_that_goes_with_it() {
     let mut world = World::ready();
     let gone = |world: &mut World| {

@@ -10,6 +10,7 @@ use dockerios_api::{
     MacOSImage, MacOSMachineClass, MachineIdentity, PlatformConfig, Verdict,
     condition::of,
     config::platform_config::{Launcher, Nvme, PlatformCondition, PlatformReason},
+    identity::pool::BootDiskTemplate,
     image::macos_image::Published,
     machine::{
         class::{Bus, IdentityKind, NicModel},
@@ -188,13 +189,18 @@ pub(super) fn startable(facts: &Facts, vm: &VirtualMachine) -> Result<(), Shut> 
 /// Nothing of the machine runs and it has no VirtualMachine: makes it, or says what it waits for.
 pub(super) fn proceed(pass: &mut Pass, objects: &Objects) {
     let facts = pass.facts;
+    // disks that are there need no right, and that they were cloned must stay known: else one that is lost is cloned anew
+    let right = match pass.held(Condition::DiskCloned) {
+        true => &Seen::Present(true),
+        false => &facts.clone_right,
+    };
     let open = match gates(
         &facts.machine.spec.machine_class_name,
         &facts.class,
         &facts.namespace,
         &facts.image,
         &facts.platform,
-        &facts.clone_right,
+        right,
     ) {
         Ok(open) => open,
         Err((reason, message)) => {
@@ -208,8 +214,8 @@ pub(super) fn proceed(pass: &mut Pass, objects: &Objects) {
         Ok(held) => held,
         Err(why) => return pass.unreadable(&why),
     };
-    if let Some(why) = unfit(facts, open.class) {
-        return wait(pass, Reason::PoolUnfit, why);
+    if let Err((reason, why)) = fit(facts, open.class) {
+        return wait(pass, reason, why);
     }
     let per_machine = open.class.spec.identity.kind == IdentityKind::PerMachine;
     if per_machine && held.is_none() {
@@ -225,11 +231,33 @@ pub(super) fn proceed(pass: &mut Pass, objects: &Objects) {
     make(pass, objects, &open, held);
 }
 
-/// Why the bootdisks of its pool are none for its class: the pool may have changed since the class was admitted.
-fn unfit(facts: &Facts, class: &MacOSMachineClass) -> Option<String> {
-    class.spec.identity.per_machine.as_ref()?;
-    let (problem, way_out) = without_gpu_template(class, facts.pool.present()?)?;
-    Some(format!("class {}: {problem}; {way_out}", class.name_any()))
+/// Whether the bootdisks of its pool are any for its class: the pool may have changed since the class was admitted.
+fn fit(facts: &Facts, class: &MacOSMachineClass) -> Result<(), Shut> {
+    if class.spec.gpu.is_none() || class.spec.identity.per_machine.is_none() {
+        return Ok(());
+    }
+    let problem = match &facts.pool {
+        Seen::Present(pool) => without_gpu_template(class, pool),
+        Seen::Absent => None,
+        Seen::Unknown(why) => return Err((Reason::Unreadable, why.clone())),
+    };
+    problem.map_or(Ok(()), |(problem, way_out)| {
+        let message = format!("class {}: {problem}; {way_out}", class.name_any());
+        Err((Reason::PoolUnfit, message))
+    })
+}
+
+/// Whether an identity's bootdisk is of the template for cards that holds now. The pool, or the template, may have changed
+/// a moment ago, and the identity is still Available until its own pass takes its bootdisk away.
+fn built_for_card(open: &Open, given: &MachineIdentity) -> bool {
+    let builder = open.platform.spec.boot_disk_builder.as_ref();
+    let template = builder.and_then(|builder| builder.template(BootDiskTemplate::GPU));
+    let built = given.status.as_ref().and_then(|status| status.boot_disk.as_ref());
+    match (template, built) {
+        (Some(template), Some(built)) => built.template_sha256 == template.sha256,
+        // nothing is known that could have changed
+        _ => true,
+    }
 }
 
 /// The identity that names the machine in its claimRef.
@@ -317,7 +345,18 @@ fn queue(pass: &mut Pass, open: &Open, identity: bool) {
             roomy(pass, rules.is_empty(), "there was room when it was let in");
             match (identity, given) {
                 (false, _) => make(pass, &Objects::default(), open, None),
-                (true, Some(given)) => take(pass, &preferred(facts).unwrap_or(given)),
+                (true, Some(given)) => {
+                    let given = preferred(facts).unwrap_or(given);
+                    if open.class.spec.gpu.is_some() && !built_for_card(open, &given) {
+                        let message = format!(
+                            "identity {} would be its own, and is built again from {} first; it is taken once that is done",
+                            given.name_any(),
+                            BootDiskTemplate::GPU.field()
+                        );
+                        return wait(pass, Reason::IdentityExhausted, message);
+                    }
+                    take(pass, &given)
+                }
                 (true, None) => pass.unreadable("the class changed while it was looked at"),
             }
         }
