@@ -241,6 +241,20 @@ fn only_a_machine_that_was_never_ready_is_given_up_for_want_of_a_node() {
     assert_eq!(unschedulable(&mut world), waits);
     kept(&world);
 
+    // an operator that kept no such mark wrote its status, and no identity knows of its use: its guest spoke once
+    let mut world = stopped();
+    world.edit("MachineIdentity", "c02aaaaaaaa1", |identity| {
+        identity["status"]["usedAt"] = Value::Null
+    });
+    world.edit("MacOSMachine", "m", |machine| {
+        machine["status"]["firstReadyAt"] = Value::Null;
+        machine["status"]["phaseSince"] = Value::Null;
+    });
+    power(&mut world, "Running");
+    world.settle();
+    assert_eq!(unschedulable(&mut world), waits);
+    kept(&world);
+
     // the status was lost meanwhile: the identity knows of its use
     let mut world = stopped();
     world.edit("MacOSMachine", "m", |machine| {

@@ -159,9 +159,12 @@ impl<'f> Pass<'f> {
     pub(super) fn describe(&mut self, objects: &Objects) {
         self.draft.backing = backing(objects);
         self.draft.disks = super::disks::made(objects);
-        // a VirtualMachine is made after the first status: without one, it was lost, and nobody knows what was before
-        let lost = self.before().is_none_or(|status| status.conditions.is_empty());
-        if lost && objects.vm.is_some() {
+        // a VirtualMachine is made after the first status: without one, it was lost, and nobody knows what was before; nor
+        // when an operator wrote it that kept no such mark, and a guest has spoken
+        let unknown = self.before().is_none_or(|status| {
+            status.conditions.is_empty() || (status.phase_since.is_none() && status.guest.is_some())
+        });
+        if unknown && objects.vm.is_some() {
             self.draft.first_ready_at.get_or_insert(Time(self.now));
         }
         let (vmis, pods) = (self.facts.vmis.present(), self.facts.pods.present());
