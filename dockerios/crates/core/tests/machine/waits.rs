@@ -289,6 +289,15 @@ fn a_class_stays_closed_while_its_capacity_is_not_known_and_open_once_it_let_the
     let unknown = tell(&mut world, Seen::Unknown("the query timed out".into()));
     assert_eq!(world.reason("StorageHeadroom"), "CapacityUnknown");
     assert_eq!(unknown.as_deref(), Some("fast"), "what is not known opens nothing");
+    crate::lives::power(&mut world, "Stopped");
+    world.settle();
+    assert_eq!(
+        world.status().awaits_room_in,
+        None,
+        "who is to be off waits for no room"
+    );
+    crate::lives::power(&mut world, "Running");
+    assert_eq!(tell(&mut world, free(250)).as_deref(), Some("fast"));
     assert_eq!(
         tell(&mut world, free(400)),
         None,

@@ -115,6 +115,8 @@ fn course(pass: &mut Pass, objects: &Objects, deleting: bool, guarded: bool) {
     }
     // a machine of nobody's is stopped, and then started wherever there is room
     if stop::wanted(pass) || leave {
+        // who is to be off waits for no room, and closes no storage class for those who read how many wait
+        pass.draft.awaits_room_in = None;
         return stop::proceed(pass, objects, &life);
     }
     match objects.vm {
