@@ -3,13 +3,19 @@
 # usage: package.sh PATH-OF-dockerios-guest VERSION DIRECTORY
 # makes DIRECTORY/root, what is installed below /; DIRECTORY/scripts; on a Mac DIRECTORY/dockerios-guest-VERSION.pkg
 set -eu
-here=$(cd "$(dirname "$0")" && pwd)
+# CDPATH would lead elsewhere, and speak
+here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 fail() { echo "package.sh: $*" >&2; exit 1; }
 [ $# = 3 ] || fail "usage: package.sh PATH-OF-dockerios-guest VERSION DIRECTORY"
 binary=$1 version=$2 directory=$3
 [ -f "$binary" ] || fail "$binary: no such file; build the agent and name it"
 case $version in *[!0-9.]* | '' | .* | *.) fail "$version: no version; write numbers with dots, such as 0.1.0" ;; esac
-[ ! -e "$directory/root" ] || fail "$directory/root is there already; name a new directory"
+# what lies in either of them already would get into the package, and run as root
+for taken in root scripts; do
+    [ ! -e "$directory/$taken" ] && [ ! -L "$directory/$taken" ] || fail "$directory/$taken is there already; name a new directory"
+done
+case $directory in -*) directory=./$directory ;; esac
+case $binary in -*) binary=./$binary ;; esac
 
 label=io.dockerios.guest
 root=$directory/root
@@ -26,5 +32,12 @@ set -- --root "$root" --scripts "$directory/scripts" --identifier "$label" --ver
 if command -v pkgbuild >/dev/null; then
     pkgbuild "$@"
 else
-    echo "laid out, not built: there is no pkgbuild here. On a Mac: pkgbuild $*"
+    command=pkgbuild
+    for word in "$@"; do
+        case $word in
+        *[!A-Za-z0-9_./-]*) word="'$(printf %s "$word" | sed "s/'/'\\\\''/g")'" ;;
+        esac
+        command="$command $word"
+    done
+    printf 'laid out, not built: there is no pkgbuild here. On a Mac: %s\n' "$command"
 fi

@@ -95,7 +95,10 @@ async fn on_this_system(mut arguments: Arguments) -> Result<(), String> {
 #[cfg(not(target_os = "macos"))]
 async fn on_this_system(arguments: Arguments) -> Result<(), String> {
     let _ = arguments.software;
-    Err("this is no macOS: there is nothing to look at here. Install it in a macOS guest, see macos/README.md".into())
+    Err(
+        "this is no macOS: there is nothing to look at here. Install it in a macOS guest, see the agent's README.md"
+            .into(),
+    )
 }
 
 async fn agent<P: Probe>(arguments: Arguments, probe: P) -> Result<(), String> {

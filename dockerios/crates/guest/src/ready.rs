@@ -3,12 +3,12 @@
 //!
 //! Each executable of the directory (`/usr/local/lib/dockerios/ready.d` in a macOS guest) runs as the agent's user,
 //! in the order of the names, with the variable `DOCKERIOS_STAGE`; exit status 0 within ten seconds is a yes. Hidden
-//! files and files that are not executable are passed over. A file that its group or everybody may write is a no:
-//! whoever may change it would become root. Where there is no check, the stage decides: [`WithoutChecks`].
+//! files and files that are not executable are passed over. A file that its group or everybody may write, or that belongs
+//! to somebody else, is a no, and so is a directory: whoever may change it would become root. Where there is no check, the stage decides: [`WithoutChecks`].
 
 use std::{
     fs, io,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -36,6 +36,8 @@ pub struct Readiness {
     pub without: WithoutChecks,
     /// Time for one check.
     pub patience: Duration,
+    /// Whose checks are run, beside root's: the id of the user that the agent runs as.
+    pub owner: u32,
 }
 
 impl Readiness {
@@ -46,6 +48,7 @@ impl Readiness {
             directory,
             without,
             patience: Duration::from_secs(10),
+            owner: rustix::process::geteuid().as_raw(),
         }
     }
 
@@ -55,7 +58,7 @@ impl Readiness {
             return (seen, None);
         }
         let waiting = if seen == Stage::Ready { Stage::UserSession } else { seen };
-        let checks = match checks(&self.directory) {
+        let checks = match checks(&self.directory, self.owner) {
             Ok(checks) => checks,
             Err(why) => return (waiting, Some(why)),
         };
@@ -92,14 +95,30 @@ impl Readiness {
     }
 }
 
+/// Why somebody else than root and `owner` may change it, and the way out.
+fn open_to_others(path: &Path, about: &fs::Metadata, owner: u32) -> Result<(), String> {
+    if about.permissions().mode() & 0o022 != 0 {
+        return Err(format!("{}: others may write it; chmod go-w it", path.display()));
+    }
+    if ![0, owner].contains(&about.uid()) {
+        return Err(format!(
+            "{}: it belongs to the user with id {}, who may change it; chown it to root",
+            path.display(),
+            about.uid()
+        ));
+    }
+    Ok(())
+}
+
 /// The checks in order of their names; none when there is no such directory.
-fn checks(directory: &Path) -> Result<Vec<PathBuf>, String> {
+fn checks(directory: &Path, owner: u32) -> Result<Vec<PathBuf>, String> {
     let cannot = |e: io::Error| format!("{}: cannot be read: {e}", directory.display());
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(cannot(e)),
     };
+    open_to_others(directory, &fs::metadata(directory).map_err(cannot)?, owner)?;
     let mut found = Vec::new();
     for entry in entries {
         let path = entry.map_err(cannot)?.path();
@@ -107,13 +126,10 @@ fn checks(directory: &Path) -> Result<Vec<PathBuf>, String> {
             .file_name()
             .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
         let about = fs::metadata(&path).map_err(|e| format!("{}: cannot be read: {e}", path.display()))?;
-        let mode = about.permissions().mode();
-        if hidden || !about.is_file() || mode & 0o111 == 0 {
+        if hidden || !about.is_file() || about.permissions().mode() & 0o111 == 0 {
             continue;
         }
-        if mode & 0o022 != 0 {
-            return Err(format!("{}: others may write it; chmod go-w it", path.display()));
-        }
+        open_to_others(&path, &about, owner)?;
         found.push(path);
     }
     found.sort();

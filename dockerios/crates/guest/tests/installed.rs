@@ -127,7 +127,9 @@ fn a_package_is_not_made_of_what_is_not_there_nor_over_another() {
     let at = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
     fs::write(at("agent"), "").expect("written");
     fs::create_dir_all(at("taken/root")).expect("a folder");
-    let rows: [(&[&str], &str); 5] = [
+    fs::create_dir_all(at("scripted/scripts")).expect("a folder");
+    fs::write(at("scripted/scripts/preinstall"), "#!/bin/sh\n").expect("written");
+    let rows: [(&[&str], &str); 6] = [
         (&[], "usage: package.sh"),
         (&[&at("absent"), "1", &at("new")], "absent: no such file"),
         (
@@ -136,12 +138,36 @@ fn a_package_is_not_made_of_what_is_not_there_nor_over_another() {
         ),
         (&[&at("agent"), "", &at("new")], "no version"),
         (&[&at("agent"), "1", &at("taken")], "taken/root is there already"),
+        // pkgbuild would take a stranger's preinstall along, and the installer run it as root
+        (
+            &[&at("agent"), "1", &at("scripted")],
+            "scripted/scripts is there already",
+        ),
     ];
     for (arguments, why) in rows {
         let (good, said) = package(arguments);
         assert!(!good && said.contains(why), "{arguments:?}: {said}");
     }
     assert!(!dir.path().join("new").exists());
+}
+
+#[test]
+fn the_command_that_is_said_for_a_mac_is_one_command_whatever_the_directory_is_called() {
+    if cfg!(target_os = "macos") {
+        return;
+    }
+    let dir = TempDir::new().expect("a directory");
+    let agent = dir.path().join("agent");
+    fs::write(&agent, "").expect("written");
+    let into = dir.path().join("it's $(here) ü");
+    let (good, said) = package(&[&agent.to_string_lossy(), "1", &into.to_string_lossy()]);
+    assert!(good, "{said}");
+    let (_, command) = said.trim_end().split_once("On a Mac: ").expect("a command");
+    // the shell's own reading of it
+    let words = format!("pkgbuild() {{ printf '%s\\n' \"$2\"; }}; {command}");
+    let read = Command::new("/bin/sh").args(["-c", &words]).output().expect("a shell");
+    let root = String::from_utf8_lossy(&read.stdout);
+    assert_eq!(root.trim_end(), into.join("root").to_string_lossy(), "{command}");
 }
 
 /// The tools of macOS that the script calls, as stand-ins that write down how they were called.

@@ -79,6 +79,38 @@ async fn with_checks_they_alone_decide_and_a_no_is_named() {
 }
 
 #[tokio::test]
+async fn a_check_that_somebody_else_could_change_is_not_run_as_root() {
+    let _alone = ALONE.lock().await;
+    let d = TempDir::new().expect("a directory");
+    check(d.path(), "10-yes", "exit 0", 0o755);
+    let file = d.path().join("10-yes");
+    let ours = Readiness::new(d.path().to_owned(), WithoutChecks::Never);
+    assert_eq!(ours.judge(LoginWindow).await, (Ready, None));
+    // only root can give files away: where the tests run as another, the agent is taken for a third
+    let stranger = 4242;
+    let mut theirs = ours.clone();
+    if std::os::unix::fs::chown(&file, Some(stranger), None).is_err() {
+        theirs.owner = stranger;
+    }
+    let (stage, why) = theirs.judge(LoginWindow).await;
+    let why = why.expect("a reason");
+    assert_eq!(stage, LoginWindow);
+    assert!(
+        why.contains("belongs to the user with id") && why.contains("chown it to root"),
+        "{why}"
+    );
+    // and a folder in which anybody may put one is no better
+    let open = TempDir::new().expect("a directory");
+    check(open.path(), "10-yes", "exit 0", 0o755);
+    fs::set_permissions(open.path(), fs::Permissions::from_mode(0o777)).expect("ours");
+    let (stage, why) = Readiness::new(open.path().to_owned(), WithoutChecks::Never)
+        .judge(LoginWindow)
+        .await;
+    assert_eq!(stage, LoginWindow);
+    assert!(why.expect("a reason").contains("others may write it; chmod go-w it"));
+}
+
+#[tokio::test]
 async fn a_check_that_cannot_be_run_or_read_says_no() {
     let _alone = ALONE.lock().await;
     let d = TempDir::new().expect("a directory");
