@@ -1,6 +1,8 @@
 //! From template and identity to the image. Invariant: all reading and checking is done before the first byte is
 //! written.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use dockerios_identity::Identity;
@@ -10,6 +12,9 @@ use crate::fat::FatError;
 use crate::image::lay_out;
 use crate::output::{self, OutputError};
 use crate::template::{Template, TemplateError};
+
+/// More than any identity has: a device has no end.
+const LARGEST_IDENTITY: u64 = 64 << 10;
 
 /// What a bootdisk is made of and where it goes.
 #[derive(Debug, Clone)]
@@ -69,10 +74,20 @@ pub fn build(order: &Order) -> Result<String, BuildError> {
 }
 
 fn read_identity(path: &Path) -> Result<Identity, BuildError> {
-    let bytes = std::fs::read(path).map_err(|error| BuildError::IdentityFile {
+    let unreadable = |error| BuildError::IdentityFile {
         path: path.to_owned(),
         error,
-    })?;
+    };
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(LARGEST_IDENTITY + 1)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
+    if bytes.len() as u64 > LARGEST_IDENTITY {
+        return Err(unreadable(std::io::Error::other(format!(
+            "has more than {LARGEST_IDENTITY} bytes, an identity a few hundred"
+        ))));
+    }
     serde_json::from_slice(&bytes).map_err(|error| BuildError::Identity {
         path: path.to_owned(),
         error,

@@ -95,7 +95,7 @@ impl Template {
             return Err(TemplateError::BadDigest(sha256.chars().take(80).collect()));
         }
         let path = folder.join(MANIFEST);
-        let manifest = fs::read(&path).map_err(|error| TemplateError::Io { path, error })?;
+        let manifest = read_manifest(path)?;
         let found = digest(&manifest);
         if !found.eq_ignore_ascii_case(sha256) {
             return Err(TemplateError::OtherTemplate {
@@ -135,6 +135,22 @@ impl Template {
         }
         Ok(Self { files })
     }
+}
+
+/// A file, as all of a template: a pipe or a device would be read without an end.
+fn read_manifest(path: PathBuf) -> Result<Vec<u8>, TemplateError> {
+    let io = |error| TemplateError::Io {
+        path: path.clone(),
+        error,
+    };
+    let about = fs::metadata(&path).map_err(io)?;
+    if !about.is_file() {
+        return Err(TemplateError::Special(path));
+    }
+    if about.len() > IMAGE_BYTES {
+        return Err(TemplateError::Large(about.len()));
+    }
+    fs::read(&path).map_err(io)
 }
 
 /// The manifest of the files in that folder.

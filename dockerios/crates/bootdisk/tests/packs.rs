@@ -264,6 +264,16 @@ fn what_is_no_whole_bootdisk_is_refused_by_what_is_missing() {
 }
 
 #[test]
+fn a_pipe_is_refused_and_not_waited_for() {
+    let (world, _) = built();
+    let pipe = at(&world, "pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().expect("started");
+    assert!(made.success());
+    let said = refused(&pipe, None, &at(&world, "layout"));
+    assert!(said.contains("pipe\": is no file"), "{said}");
+}
+
+#[test]
 fn a_configuration_without_an_identity_of_its_own_or_that_waits_for_somebody_is_refused() {
     let (world, _) = built();
     let replaced = |name: &str, from: &str, to: &str| {

@@ -113,11 +113,28 @@ fn an_identity_file_that_is_missing_or_no_identity_is_refused() {
             "{content}: {said}"
         );
     }
+    fs::write(&world.order.identity, vec![b' '; (64 << 10) + 1]).expect("file");
+    let said = refused(&world);
+    assert!(said.contains("has more than 65536 bytes"), "{said}");
     fs::remove_file(&world.order.identity).expect("removed");
     assert!(
         refused(&world).contains("identity.json\": No such file"),
         "{}",
         refused(&world)
+    );
+}
+
+#[test]
+fn a_manifest_that_is_a_pipe_is_refused_and_not_waited_for() {
+    let world = World::new();
+    let manifest = world.path("MANIFEST.sha256");
+    fs::remove_file(&manifest).expect("removed");
+    let made = Command::new("mkfifo").arg(&manifest).status().expect("started");
+    assert!(made.success());
+    let said = refused(&world);
+    assert!(
+        said.contains("MANIFEST.sha256\" is neither a file nor a folder; put the file itself there"),
+        "{said}"
     );
 }
 

@@ -91,12 +91,12 @@ pub fn pack(order: &Order) -> Result<String, PackError> {
         path: order.image.clone(),
         error,
     };
-    let mut image = File::open(&order.image).map_err(at_image)?;
-    let about = image.metadata().map_err(at_image)?;
-    if !about.is_file() {
+    // looked at before: a pipe that nobody writes to would not open
+    if !std::fs::metadata(&order.image).map_err(at_image)?.is_file() {
         return Err(at_image(io::Error::other("is no file")));
     }
-    let size = about.len();
+    let mut image = File::open(&order.image).map_err(at_image)?;
+    let size = image.metadata().map_err(at_image)?.len();
     let identity = inspect::identity(&mut image, size).map_err(|why| PackError::NoBootdisk {
         path: order.image.clone(),
         why,
