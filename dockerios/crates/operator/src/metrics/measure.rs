@@ -9,7 +9,7 @@ use dockerios_api::{
     MacOSMachine, MacOSMachineClaim, MacOSMachineClaimStatus, MacOSMachineStatus,
     condition::{holds, of},
     machine::macos_machine::{MachineCondition, MachineReason},
-    names::{TEARDOWN, for_claim},
+    names::{TEARDOWN, for_claim, of_machine},
 };
 use dockerios_core::{Id, Kind, Plan, Step};
 use dockerios_kubevirt::names::CLONE_TYPE;
@@ -175,8 +175,10 @@ fn machine_measures(world: &World, machine: &MacOSMachine, plan: &Plan, now: Tim
     if first && holds(&after.conditions, cloned.word()) {
         let uid = machine.uid().unwrap_or_default();
         let volumes = world.volumes.by(Index::MachineUid, &uid);
+        // tenants may put that label on volumes of theirs, with any storage class
+        let disks = ["system", "boot"].map(|role| of_machine(&machine.name_any(), &uid, role));
         let own = volumes.present().into_iter().flatten();
-        let own = own.filter(|volume| volume.namespace() == machine.namespace());
+        let own = own.filter(|volume| volume.namespace() == machine.namespace() && disks.contains(&volume.name_any()));
         measures.extend(own.map(|volume| disk(volume)));
     }
     measures
@@ -232,7 +234,12 @@ fn published(world: &World, id: &Id, after: Option<&Value>) -> Vec<Measure> {
     }
     let volumes = world.volumes.by(Index::Image, &id.name);
     let volumes = volumes.present().into_iter().flatten();
-    let cloned = volumes.filter(|volume| volume.annotations().contains_key(CLONE_TYPE));
+    let own = volumes.filter(|volume| {
+        volume
+            .namespace()
+            .is_some_and(|space| space == world.platform_namespace)
+    });
+    let cloned = own.filter(|volume| volume.annotations().contains_key(CLONE_TYPE));
     cloned.map(|volume| disk(volume)).collect()
 }
 

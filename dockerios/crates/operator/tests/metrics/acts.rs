@@ -118,6 +118,15 @@ fn a_clone_is_counted_once_by_what_cdi_did_when_the_disk_is_there_for_the_first_
     foreign["metadata"]["namespace"] = json!("elsewhere");
     let world = world_with(before("False", "Cloning"), vec![foreign]);
     assert_eq!(counted(&world, after()), [], "a label elsewhere is nobody's proof");
+    let mut tenants = disk(Some("copy"));
+    tenants["metadata"]["name"] = json!("mine");
+    tenants["spec"]["storageClassName"] = json!("any-word-1");
+    let world = world_with(before("False", "Cloning"), vec![tenants]);
+    assert_eq!(
+        counted(&world, after()),
+        [],
+        "a label on a tenant's own volume makes no series"
+    );
 }
 
 #[test]
@@ -195,11 +204,13 @@ fn an_image_that_is_cloned_from_a_volume_is_counted_and_an_import_is_not() {
         "storageClassName": "fast", "source": {"registry": {"url": "docker://r/g"}}}});
     let mut volume = disk(Some("copy"));
     volume["metadata"]["labels"] = json!({"image.dockerios.io/name": "golden"});
+    let tenants = volume.clone();
+    volume["metadata"]["namespace"] = json!("dockerios-system");
     let id = Id::new(Kind::MacOSImage, "", "golden");
     let published = plan_of(json!({"phase": "Ready", "published": {"pvc": "v"}}));
     let mut world = empty();
     list(&mut world, Source::Images, vec![image.clone()]);
-    list(&mut world, Source::Volumes, vec![volume.clone()]);
+    list(&mut world, Source::Volumes, vec![volume.clone(), tenants]);
     let clone = Measure::Cloned {
         storage_class: "fast".into(),
         strategy: Strategy::Copy,
