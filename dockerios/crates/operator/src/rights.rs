@@ -35,8 +35,13 @@ impl Rights {
         known.unwrap_or_else(|| Seen::Unknown("the API server has not been asked yet".to_owned()))
     }
 
-    /// Keeps an answer; whether it is news.
+    /// Keeps an answer; whether it is news. A question that failed takes no answer back: one that timed out would send every
+    /// machine that waits from its own reason to Unreadable and back, and CDI's refusal tells of a right that was lost.
     pub fn take(&mut self, Answer { source, right }: Answer) -> bool {
+        let known = self.0.get(&source).is_some_and(|known| known.unreadable().is_none());
+        if known && right.unreadable().is_some() {
+            return false;
+        }
         self.0.insert(source, right.clone()) != Some(right)
     }
 }
@@ -148,6 +153,24 @@ mod tests {
         assert!(rights.take(granted.clone()));
         assert!(!rights.take(granted));
         assert_eq!(rights.of(&all), Seen::Present(true));
+        let failed = |words: &str| Answer {
+            source: all.clone(),
+            right: Seen::Unknown(words.to_owned()),
+        };
+        assert!(
+            !rights.take(failed("timed out")),
+            "who waits for other things is not told of it"
+        );
+        assert_eq!(
+            rights.of(&all),
+            Seen::Present(true),
+            "a question that failed takes no answer back"
+        );
+        let denied = Answer {
+            source: all.clone(),
+            right: Seen::Present(false),
+        };
+        assert!(rights.take(denied), "another answer does");
         assert!(
             rights.of(&one).unreadable().is_some(),
             "a right to all was asked for, not to this one"
