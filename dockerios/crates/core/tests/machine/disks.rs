@@ -14,7 +14,8 @@ fn a_clone_has_a_deadline_of_its_own_and_waiting_for_a_node_is_not_cloning() {
             class["spec"]["cloneTimeout"] = "45m".into()
         });
         let status = json!({"phase": phase, "progress": "12.5%", "conditions":
-            [{"type": "Bound", "status": "False", "reason": "ErrExceededQuota", "message": "exceeded quota"}]});
+            [{"type": "Bound", "status": "False", "reason": "ErrExceededQuota",
+                "message": format!("exceeded quota: {}", "many words ".repeat(200))}]});
         world.edit("DataVolume", SYSTEM, |volume| volume["status"] = status);
         world.settle();
         assert!(
@@ -38,6 +39,10 @@ fn a_clone_has_a_deadline_of_its_own_and_waiting_for_a_node_is_not_cloning() {
     );
     let told = world.message("Ready");
     assert!(told.contains("2700s") && told.contains("12.5%"), "{told}");
+    assert!(
+        told.contains("See the DataVolume"),
+        "the way out is not cut off: {told}"
+    );
     assert!(
         world.news.iter().any(|news| news.starts_with("CloneTimeout")),
         "{:?}",

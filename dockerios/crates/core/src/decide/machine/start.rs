@@ -166,8 +166,9 @@ fn cloning(pass: &mut Pass, objects: &Objects, text: &str, since: Option<Timesta
         let due = after(begun, timeout);
         if pass.now >= due {
             let message = format!(
-                "its disks were not cloned within {}s (cloneTimeout of its class): {text}. See the DataVolume and its PVC; CDI never fails a clone by itself",
-                timeout.as_secs()
+                "its disks were not cloned within {}s (cloneTimeout of its class): {}. See the DataVolume and its PVC; CDI never fails a clone by itself",
+                timeout.as_secs(),
+                clip_to(text, TOLD)
             );
             pass.say(Condition::DiskCloned, false, Reason::CloneTimeout, &message);
             return pass.fail(objects, Reason::CloneTimeout, message);
