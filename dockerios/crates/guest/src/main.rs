@@ -1,6 +1,6 @@
 //! `dockerios-guest`: the agent's command line. Exit codes: 0 asked to end, 2 could not begin.
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{io::Write as _, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use dockerios_guest::{
@@ -70,7 +70,8 @@ fn main() -> ExitCode {
     match began {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("{NAME}: {message}");
+            // nobody may hear it: `2>&1 | head`
+            let _ = writeln!(std::io::stderr(), "{NAME}: {message}");
             ExitCode::from(2)
         }
     }

@@ -51,6 +51,15 @@ fn the_daemon_s_command_line_is_one_that_the_agent_takes() {
     assert!(said.contains("unexpected argument '--no-such-option'"), "{said}");
 }
 
+#[test]
+fn that_nobody_hears_why_it_cannot_begin_is_no_panic() {
+    let (nobody, said) = std::io::pipe().expect("a pipe");
+    drop(nobody);
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_dockerios-guest"));
+    let ended = agent.stderr(said).status().expect("the agent runs");
+    assert_eq!(ended.code(), Some(2), "{ended}");
+}
+
 /// Every file and folder below, with its mode.
 fn modes(root: &Path) -> BTreeMap<String, u32> {
     let mut found = BTreeMap::new();

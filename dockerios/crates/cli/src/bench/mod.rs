@@ -22,7 +22,7 @@ use dockerios_api::{PinnedImage, PlatformConfig, names};
 use jiff::Timestamp;
 use k8s_openapi::api::storage::v1::StorageClass;
 
-use crate::access::{Access, Cluster, get};
+use crate::access::{Access, Cluster, get, is_name};
 use crate::answer::{said, wrong_words};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::out;
@@ -57,6 +57,12 @@ impl Bench {
     pub(crate) async fn run(&self, access: &Access) -> Result<ExitCode> {
         let patience = duration("--timeout", &self.timeout)?;
         pinned(&self.image)?;
+        if !is_name(&self.storage_class) {
+            return Err(wrong_words(format!(
+                "--storage-class {:?} is no name of a StorageClass",
+                self.storage_class
+            )));
+        }
         let cluster = access.open().await?;
         let platform = get(&cluster.all::<PlatformConfig>(), names::PLATFORM)
             .await

@@ -54,6 +54,7 @@ async fn without_a_usable_kubeconfig_each_verb_says_which_file_and_the_way_out()
 
 #[tokio::test]
 async fn words_that_mean_nothing_end_with_2_before_anything_is_asked() -> Result<()> {
+    let pinned = format!("quay.io/fedora@sha256:{}", "a".repeat(64));
     for (words, why) in [
         (&["why", "pod/x"][..], "\"pod\" is not asked about"),
         (&["why", "macs/a?watch=true"], "is no name; write KIND/NAME"),
@@ -64,6 +65,10 @@ async fn words_that_mean_nothing_end_with_2_before_anything_is_asked() -> Result
         (
             &["bench", "--storage-class", "fast", "--image", "fedora:40"],
             "is not pinned by digest",
+        ),
+        (
+            &["bench", "--storage-class", "fast?watch=true", "--image", &pinned],
+            "\"fast?watch=true\" is no name of a StorageClass",
         ),
     ] {
         let mut wrong = plugin(None, words);
