@@ -280,6 +280,20 @@ fn only_a_machine_that_was_never_ready_is_given_up_for_want_of_a_node() {
 }
 
 #[test]
+fn a_disk_that_was_there_once_is_not_begun_anew_whatever_its_data_volume_says() {
+    let mut world = stopped();
+    power(&mut world, "Running");
+    world.settle();
+    world.edit("DataVolume", crate::world::SYSTEM, |volume| {
+        volume["status"] = json!({"phase": "Failed", "conditions": [{"type": "Running", "status": "False",
+            "reason": "Error", "lastTransitionTime": "2026-03-02T09:00:00Z"}]});
+    });
+    world.wait(10_000);
+    world.settle();
+    assert_eq!(world.names("PersistentVolumeClaim").len(), 2, "{:?}", world.done);
+}
+
+#[test]
 fn a_machine_whose_start_is_its_first_has_no_mark_of_use() {
     let mut world = World::new();
     world.settle();

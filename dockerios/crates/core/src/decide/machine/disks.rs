@@ -271,6 +271,10 @@ fn word(phase: Phase) -> String {
 /// Begins a clone anew whose source grant or pod went bad, once: the DataVolume is deleted, and made again when its
 /// PVC is gone.
 pub(super) fn retry_once(pass: &mut Pass, objects: &Objects) {
+    // a DataVolume takes its PVC with it, and what the guest wrote since
+    if was_cloned(pass) {
+        return;
+    }
     let Some(made) = objects.vm.and_then(|vm| vm.metadata.creation_timestamp.as_ref()) else {
         return;
     };
