@@ -9,6 +9,14 @@ fail() { echo "package.sh: $*" >&2; exit 1; }
 [ $# = 3 ] || fail "usage: package.sh PATH-OF-dockerios-guest VERSION DIRECTORY"
 binary=$1 version=$2 directory=$3
 [ -f "$binary" ] || fail "$binary: no such file; build the agent and name it"
+# a program of another system, or a download that is a web page, would be found out by launchd alone, in each machine
+[ -r "$binary" ] || fail "$binary: cannot be read"
+magic=$(od -An -tx1 -N4 <"$binary" | tr -d ' \n')
+case $magic in
+cffaedfe | cafebabe) ;;
+*) fail "$binary: no program of macOS: it begins with '$magic', a Mach-O with cffaedfe (or cafebabe for more than one" \
+    "processor); build the agent for x86_64-apple-darwin" ;;
+esac
 case $version in *[!0-9.]* | '' | .* | *.) fail "$version: no version; write numbers with dots, such as 0.1.0" ;; esac
 # what lies in either of them already would get into the package, and run as root
 for taken in root scripts; do

@@ -60,6 +60,9 @@ fn that_nobody_hears_why_it_cannot_begin_is_no_panic() {
     assert_eq!(ended.code(), Some(2), "{ended}");
 }
 
+/// A stand-in for the agent: what 64-bit programs of macOS begin with, and no more.
+const AGENT: &[u8] = b"\xcf\xfa\xed\xfe an agent";
+
 /// Every file and folder below, with its mode.
 fn modes(root: &Path) -> BTreeMap<String, u32> {
     let mut found = BTreeMap::new();
@@ -94,7 +97,7 @@ fn the_package_holds_agent_daemon_and_an_empty_folder_for_checks_that_only_root_
     let into = dir.path().join("package");
     let at = |path: &Path| path.to_string_lossy().into_owned();
     let agent = dir.path().join("dockerios-guest");
-    fs::write(&agent, "an agent").expect("written");
+    fs::write(&agent, AGENT).expect("written");
     let (good, said) = package(&[&at(&agent), "0.1.0", &at(&into)]);
     assert!(good, "{said}");
     let expected: BTreeMap<String, u32> = [
@@ -118,8 +121,8 @@ fn the_package_holds_agent_daemon_and_an_empty_folder_for_checks_that_only_root_
     );
     assert_eq!(modes(&into.join("scripts")), [("postinstall".to_owned(), 0o755)].into());
     assert_eq!(
-        fs::read_to_string(into.join("root").join(&PROGRAM[1..])).expect("the agent"),
-        "an agent"
+        fs::read(into.join("root").join(&PROGRAM[1..])).expect("the agent"),
+        AGENT
     );
     if !cfg!(target_os = "macos") {
         assert!(said.contains("laid out, not built"), "{said}");
@@ -134,13 +137,28 @@ fn the_package_holds_agent_daemon_and_an_empty_folder_for_checks_that_only_root_
 fn a_package_is_not_made_of_what_is_not_there_nor_over_another() {
     let dir = TempDir::new().expect("a directory");
     let at = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
-    fs::write(at("agent"), "").expect("written");
+    fs::write(at("agent"), AGENT).expect("written");
     fs::create_dir_all(at("taken/root")).expect("a folder");
     fs::create_dir_all(at("scripted/scripts")).expect("a folder");
     fs::write(at("scripted/scripts/preinstall"), "#!/bin/sh\n").expect("written");
-    let rows: [(&[&str], &str); 6] = [
+    fs::write(at("elf"), b"\x7fELF\x02\x01\x01").expect("written");
+    fs::write(at("short"), b"\xcf\xfa\xed").expect("written");
+    fs::write(at("empty"), "").expect("written");
+    let rows: [(&[&str], &str); 9] = [
         (&[], "usage: package.sh"),
         (&[&at("absent"), "1", &at("new")], "absent: no such file"),
+        (
+            &[&at("elf"), "1", &at("new")],
+            "elf: no program of macOS: it begins with '7f454c46', a Mach-O with cffaedfe",
+        ),
+        (
+            &[&at("short"), "1", &at("new")],
+            "no program of macOS: it begins with 'cffaed'",
+        ),
+        (
+            &[&at("empty"), "1", &at("new")],
+            "no program of macOS: it begins with ''",
+        ),
         (
             &[&at("agent"), "1.0-beta", &at("new")],
             "1.0-beta: no version; write numbers with dots",
@@ -167,7 +185,7 @@ fn the_command_that_is_said_for_a_mac_is_one_command_whatever_the_directory_is_c
     }
     let dir = TempDir::new().expect("a directory");
     let agent = dir.path().join("agent");
-    fs::write(&agent, "").expect("written");
+    fs::write(&agent, AGENT).expect("written");
     let into = dir.path().join("it's $(here) ü");
     let (good, said) = package(&[&agent.to_string_lossy(), "1", &into.to_string_lossy()]);
     assert!(good, "{said}");
@@ -180,34 +198,91 @@ fn the_command_that_is_said_for_a_mac_is_one_command_whatever_the_directory_is_c
 }
 
 /// The tools of macOS that the script calls, as stand-ins that write down how they were called.
-#[test]
-fn after_the_installation_the_volume_mounts_without_a_login_and_the_daemon_is_loaded_only_in_the_running_system() {
-    let dir = TempDir::new().expect("a directory");
-    for tool in ["defaults", "launchctl"] {
-        let path = dir.path().join(tool);
-        fs::write(
-            &path,
-            format!("#!/bin/sh\necho {tool} \"$@\" >> '{}/calls'\n", dir.path().display()),
-        )
-        .expect("a tool");
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a mode");
+struct Tools {
+    dir: TempDir,
+}
+
+impl Tools {
+    /// launchd finds the old daemon this many times more before it has ended, and answers to bootstrap with `status`.
+    fn new(found: usize, status: u8) -> Self {
+        let dir = TempDir::new().expect("a directory");
+        let at = dir.path().display();
+        // what it found is looked up in a file that becomes shorter
+        let launchctl = format!(
+            "case $1 in print) [ -s '{at}/found' ] || exit 113; \
+             sed -i.old 1d '{at}/found' ;; bootstrap) exit {status} ;; esac\n"
+        );
+        fs::write(dir.path().join("found"), "still\n".repeat(found)).expect("written");
+        for (tool, does) in [("defaults", ""), ("launchctl", &launchctl), ("sleep", "")] {
+            let path = dir.path().join(tool);
+            fs::write(&path, format!("#!/bin/sh\necho {tool} \"$@\" >> '{at}/calls'\n{does}")).expect("a tool");
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a mode");
+        }
+        Self { dir }
     }
-    let run = |volume: &str| {
-        let _ = fs::remove_file(dir.path().join("calls"));
+
+    /// Whether the script ended well, how it called the tools, and what it said.
+    fn run(&self, volume: &str) -> (bool, String, String) {
         let done = Command::new(format!("{MACOS}/scripts/postinstall"))
             .args(["/tmp/a.pkg", "/", volume])
-            .env("PATH", format!("{}:/usr/bin:/bin", dir.path().display()))
-            .status();
-        assert!(done.expect("a shell").success());
-        fs::read_to_string(dir.path().join("calls")).expect("calls")
-    };
-    let mount = "Library/Preferences/SystemConfiguration/autodiskmount AutomountDisksWithoutUserLogin -bool true\n";
+            .env("PATH", format!("{}:/usr/bin:/bin", self.dir.path().display()))
+            .output()
+            .expect("a shell");
+        let calls = fs::read_to_string(self.dir.path().join("calls")).expect("calls");
+        (
+            done.status.success(),
+            calls,
+            String::from_utf8_lossy(&done.stderr).into_owned(),
+        )
+    }
+}
+
+const MOUNT: &str = "Library/Preferences/SystemConfiguration/autodiskmount AutomountDisksWithoutUserLogin -bool true\n";
+
+#[test]
+fn after_the_installation_the_volume_mounts_without_a_login_and_the_daemon_is_loaded_only_in_the_running_system() {
+    let (good, calls, said) = Tools::new(0, 0).run("/");
+    assert!(good, "{said}");
     assert_eq!(
-        run("/"),
+        calls,
         format!(
-            "defaults write /{mount}launchctl bootout system/{LABEL}\n\
+            "defaults write /{MOUNT}launchctl bootout system/{LABEL}\nlaunchctl print system/{LABEL}\n\
              launchctl bootstrap system /Library/LaunchDaemons/{LABEL}.plist\n"
         )
     );
-    assert_eq!(run("/Volumes/Image"), format!("defaults write /Volumes/Image/{mount}"));
+    let (good, calls, said) = Tools::new(0, 0).run("/Volumes/Image");
+    assert!(good, "{said}");
+    assert_eq!(calls, format!("defaults write /Volumes/Image/{MOUNT}"));
+}
+
+#[test]
+fn the_new_daemon_is_loaded_when_launchd_no_longer_has_the_old_one() {
+    let (good, calls, said) = Tools::new(2, 0).run("/");
+    assert!(good, "{said}");
+    let asked = format!("launchctl print system/{LABEL}\n");
+    let again = format!("{asked}sleep 1\n");
+    assert_eq!(
+        calls,
+        format!(
+            "defaults write /{MOUNT}launchctl bootout system/{LABEL}\n{again}{again}{asked}\
+             launchctl bootstrap system /Library/LaunchDaemons/{LABEL}.plist\n"
+        )
+    );
+}
+
+#[test]
+fn a_daemon_that_does_not_end_or_load_is_told_with_what_to_do() {
+    let by_hand = format!("launchctl bootstrap system /Library/LaunchDaemons/{LABEL}.plist");
+    let (good, calls, said) = Tools::new(1000, 0).run("/");
+    assert!(!good && !calls.contains("launchctl bootstrap"), "{calls}");
+    assert!(
+        said.contains(&format!("system/{LABEL}, has not ended within 60 seconds")) && said.contains(&by_hand),
+        "{said}"
+    );
+    let (good, _, said) = Tools::new(0, 5).run("/");
+    assert!(
+        !good && said.contains(&format!("launchd did not take /Library/LaunchDaemons/{LABEL}.plist")),
+        "{said}"
+    );
+    assert!(said.contains(&by_hand), "{said}");
 }
