@@ -10,11 +10,13 @@
 //! |---|---|
 //! | [`vmi`] | the contract with the controller: annotations of the VirtualMachineInstance |
 //! | [`osk`] | the key, read from a file and never printed |
+//! | `bounded` | reads files, up to a bound |
 //! | `document`, `splice` | the XML as a tree to read, and as bytes to edit |
 //! | `qemu`, `pci` | QEMU's own arguments and overrides in the XML; which slots of bus 0 are taken |
 //! | `smc`, `disk`, `native`, `overriding`, `nic`, `cpu` | one change each |
 //! | [`serve`], [`proto`] | KubeVirt's gRPC protocol on a unix socket |
 
+mod bounded;
 mod cpu;
 mod disk;
 mod document;
@@ -32,6 +34,7 @@ mod splice;
 mod transform;
 pub mod vmi;
 
+pub use bounded::bounded;
 pub use osk::Osk;
 pub use refusal::{Reason, Refusal};
 pub use transform::{text_of, transform};

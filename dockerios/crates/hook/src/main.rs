@@ -4,7 +4,8 @@
 //! error. Exit codes: 0 done, 1 refused, 2 could not begin (arguments, files, socket).
 
 use std::{
-    io::{self, Read, Write},
+    fs::File,
+    io::{self, Write},
     path::PathBuf,
     process::ExitCode,
     time::Duration,
@@ -12,8 +13,8 @@ use std::{
 
 use clap::{Parser, Subcommand};
 use dockerios_domain_hook::{
-    Osk, Vmi,
-    serve::{NAME, SOCKET_DIRECTORY, Signals, serve},
+    Osk, Vmi, bounded,
+    serve::{LARGEST_MESSAGE, NAME, SOCKET_DIRECTORY, Signals, serve},
     text_of, transform,
 };
 
@@ -94,12 +95,11 @@ fn run_server(osk_file: &std::path::Path, directory: &std::path::Path, grace: Du
 }
 
 fn run_filter(vmi_file: &std::path::Path, osk_file: &std::path::Path) -> Outcome {
-    let vmi = std::fs::read(vmi_file).map_err(|error| cannot_begin(vmi_file, error))?;
+    let vmi = File::open(vmi_file)
+        .and_then(|file| bounded(file, LARGEST_MESSAGE))
+        .map_err(|error| cannot_begin(vmi_file, error))?;
     let osk = Osk::read(osk_file).map_err(|error| cannot_begin(osk_file, error))?;
-    let mut domain = Vec::new();
-    io::stdin()
-        .read_to_end(&mut domain)
-        .map_err(|error| (2, format!("standard input: {error}")))?;
+    let domain = bounded(io::stdin(), LARGEST_MESSAGE).map_err(|error| (2, format!("standard input: {error}")))?;
     let changed = Vmi::from_json(&vmi)
         .and_then(|vmi| transform(text_of(&domain)?, &vmi, &osk))
         .map_err(|refusal| (1, format!("refused: {refusal}")))?;

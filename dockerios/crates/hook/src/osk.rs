@@ -1,10 +1,14 @@
 //! The key that macOS asks of the SMC. Invariant: it has no `Display`, its `Debug` hides it, and no error
 //! quotes it; the only way out is the QEMU argument that it belongs in.
 
-use std::{fmt, io, path::Path};
+use std::{fmt, fs::File, io, path::Path};
+
+use crate::bounded;
 
 /// Length of the key, as QEMU's `isa-applesmc` demands it.
 pub const LENGTH: usize = 64;
+/// Bytes of the key's file at most: the key and the longest line ending.
+pub const LARGEST_FILE: usize = LENGTH + 2;
 
 /// The key: [`LENGTH`] printable ASCII characters without space.
 #[derive(Clone)]
@@ -17,6 +21,8 @@ pub enum OskError {
     Unreadable(io::Error),
     /// It holds this many bytes, not [`LENGTH`], its last newline not counted.
     Length(usize),
+    /// It holds more than [`LARGEST_FILE`]; how much is not looked at.
+    Long,
     /// The byte at this offset is no printable ASCII character.
     Character(usize),
 }
@@ -29,6 +35,12 @@ impl fmt::Display for OskError {
                 write!(
                     f,
                     "the key's file holds {bytes} bytes, not {LENGTH} (a newline at the end is tolerated)"
+                )
+            }
+            Self::Long => {
+                write!(
+                    f,
+                    "the key's file holds more than {LARGEST_FILE} bytes, not {LENGTH} (a newline at the end is tolerated)"
                 )
             }
             Self::Character(offset) => {
@@ -46,7 +58,11 @@ impl std::error::Error for OskError {}
 impl Osk {
     /// Reads the key from a file: 64 bytes, one line ending tolerated.
     pub fn read(path: &Path) -> Result<Self, OskError> {
-        Self::parse(&std::fs::read(path).map_err(OskError::Unreadable)?)
+        let bytes = File::open(path).and_then(|file| bounded(file, LARGEST_FILE));
+        Self::parse(&bytes.map_err(|error| match error.kind() {
+            io::ErrorKind::FileTooLarge => OskError::Long,
+            _ => OskError::Unreadable(error),
+        })?)
     }
 
     /// The key from bytes: 64 of them, one line ending tolerated.

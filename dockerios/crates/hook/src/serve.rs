@@ -31,8 +31,8 @@ pub const SOCKET_DIRECTORY: &str = "/var/run/kubevirt-hooks";
 /// What the hook is called in the launcher's log.
 pub const NAME: &str = "dockerios-domain-hook";
 
-/// Largest message: a domain with its VirtualMachineInstance is below 2 MiB.
-const LARGEST_MESSAGE: usize = 16 << 20;
+/// Largest message in bytes, and what a filter reads at most: a domain with its VirtualMachineInstance is below 2 MiB.
+pub const LARGEST_MESSAGE: usize = 16 << 20;
 
 /// How long open connections may delay the end.
 const DRAIN: Duration = Duration::from_secs(5);

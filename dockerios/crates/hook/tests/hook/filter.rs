@@ -78,6 +78,46 @@ fn a_file_that_is_no_key_is_told_without_what_it_holds() {
 }
 
 #[test]
+fn files_without_an_end_are_refused_by_name_and_bound() {
+    use std::os::unix::fs::symlink;
+    for (file, says) in [
+        ("key", "the key's file holds more than 66 bytes, not 64"),
+        (
+            "vmi.json",
+            "holds more than 16777216 bytes, which is the most that is read",
+        ),
+    ] {
+        let folder = folder(MACHINE, KEY);
+        fs::remove_file(folder.path().join(file)).unwrap();
+        symlink("/dev/zero", folder.path().join(file)).unwrap();
+        let output = filter(folder.path(), FRESH.as_bytes());
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{errors}");
+        assert!(
+            errors.contains(says) && errors.contains(&format!("/{file}: ")),
+            "{errors}"
+        );
+    }
+    // within the bound the length is known
+    let long = filter(folder(MACHINE, &"x".repeat(66)).path(), FRESH.as_bytes());
+    let errors = String::from_utf8(long.stderr).unwrap();
+    assert!(errors.contains("holds 66 bytes, not 64"), "{errors}");
+}
+
+#[test]
+fn a_domain_without_an_end_is_refused_by_its_bound() {
+    let folder = folder(MACHINE, KEY);
+    let endless = vec![b' '; (16 << 20) + 1];
+    let output = filter(folder.path(), &endless);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{errors}");
+    assert!(
+        errors.contains("standard input: holds more than 16777216 bytes"),
+        "{errors}"
+    );
+}
+
+#[test]
 fn a_reader_that_went_away_is_no_panic() {
     let unread = || {
         let (reader, writer) = std::io::pipe().unwrap();
