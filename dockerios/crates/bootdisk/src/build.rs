@@ -57,6 +57,16 @@ pub enum BuildError {
     /// The files do not fit onto FAT.
     #[error(transparent)]
     Fat(#[from] FatError),
+    /// What is written would spoil the template.
+    #[error(
+        "{what} {path:?} lies in the template, which would no longer match its manifest; name a file outside of it"
+    )]
+    InTemplate {
+        /// What it is: the output, or the report.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+    },
     /// The output.
     #[error(transparent)]
     Output(#[from] OutputError),
@@ -66,11 +76,30 @@ pub enum BuildError {
 pub fn build(order: &Order) -> Result<String, BuildError> {
     let identity = read_identity(&order.identity)?;
     let mut template = Template::load(&order.template, &order.template_sha256)?;
+    demand_outside(&order.template, "output", &order.output)?;
     if let Some(config) = template.files.get_mut(CONFIG_PATH) {
         *config = config::personalise(config, &identity)?.text().as_bytes().to_vec();
     }
     let extents = lay_out(template.files.into_iter().collect(), identity.system_uuid())?;
     Ok(output::write(&order.output, &extents)?)
+}
+
+/// Refuses a file that would lie in the template, by whatever way its name leads there. A folder that is not there lies in
+/// no template: whoever writes the file says that it is missing.
+pub fn demand_outside(template: &Path, what: &'static str, path: &Path) -> Result<(), BuildError> {
+    let template = template.canonicalize().map_err(|error| TemplateError::Io {
+        path: template.to_owned(),
+        error,
+    })?;
+    // a file that is there may be a link: written through, or replaced where the link lies
+    let places = [path.canonicalize(), output::folder_of(path).canonicalize()];
+    match places.iter().flatten().any(|place| place.starts_with(&template)) {
+        true => Err(BuildError::InTemplate {
+            what,
+            path: path.to_owned(),
+        }),
+        false => Ok(()),
+    }
 }
 
 fn read_identity(path: &Path) -> Result<Identity, BuildError> {

@@ -1,12 +1,13 @@
 //! `dockerios-bootdisk`: the builder as a program. Standard output holds the answer alone, and only of a success.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::anyhow;
 use clap::{Parser, Subcommand};
-use dockerios_bootdisk::build::{Order, build};
+use dockerios_bootdisk::build::{Order, build, demand_outside};
+use dockerios_bootdisk::output::unfinished;
 use dockerios_bootdisk::pack::{self, pack};
 use dockerios_bootdisk::template;
 
@@ -60,23 +61,43 @@ enum Command {
     },
 }
 
+/// What is printed, and what is there already when nobody reads it.
+struct Answer {
+    text: String,
+    written: Option<String>,
+}
+
 fn main() -> ExitCode {
     let answered = run(Arguments::parse().command).and_then(|answer| {
-        std::io::stdout()
-            .write_all(answer.as_bytes())
-            .map_err(|error| anyhow!("standard output: {error}"))
+        let unheard = |error| match answer.written {
+            Some(written) => anyhow!("standard output: {error}; {written}"),
+            None => anyhow!("standard output: {error}"),
+        };
+        std::io::stdout().write_all(answer.text.as_bytes()).map_err(unheard)
     });
     match answered {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // nobody may hear it: `2>&1 | head`
-            let _ = writeln!(std::io::stderr(), "dockerios-bootdisk: {error}");
+            say(&error);
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(command: Command) -> anyhow::Result<String> {
+fn say(what: &dyn std::fmt::Display) {
+    // nobody may hear it: `2>&1 | head`
+    let _ = writeln!(std::io::stderr(), "dockerios-bootdisk: {what}");
+}
+
+fn say_unfinished(output: &Path) {
+    for path in unfinished(output) {
+        say(&format_args!(
+            "{path:?} is unfinished, of a run that was stopped or that goes on; remove it when none does"
+        ));
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<Answer> {
     match command {
         Command::Build {
             template,
@@ -85,20 +106,44 @@ fn run(command: Command) -> anyhow::Result<String> {
             output,
             report,
         } => {
+            if let Some(report) = &report {
+                demand_outside(&template, "report", report)?;
+            }
+            say_unfinished(&output);
             let order = Order {
                 template,
                 template_sha256,
                 identity,
                 output,
             };
-            let answer = format!("{}\n", build(&order)?);
+            let sha256 = build(&order)?;
+            let text = format!("{sha256}\n");
+            let written = format!("the image {:?} is written, its sha256 is {sha256}", order.output);
             if let Some(report) = report {
-                std::fs::write(&report, &answer)
-                    .map_err(|error| anyhow!("report {report:?}: {error}; name a file that can be written"))?;
+                std::fs::write(&report, &text).map_err(|error| {
+                    anyhow!("report {report:?}: {error}; name a file that can be written; {written}")
+                })?;
             }
-            Ok(answer)
+            Ok(Answer {
+                text,
+                written: Some(written),
+            })
         }
-        Command::Pack { image, share, output } => Ok(format!("{}\n", pack(&pack::Order { image, share, output })?)),
-        Command::Manifest { template } => Ok(template::manifest(&template)?),
+        Command::Pack { image, share, output } => {
+            say_unfinished(&output);
+            let order = pack::Order { image, share, output };
+            let digest = pack(&order)?;
+            Ok(Answer {
+                text: format!("{digest}\n"),
+                written: Some(format!(
+                    "the layout {:?} is written, its digest is {digest}, which its index.json says too",
+                    order.output
+                )),
+            })
+        }
+        Command::Manifest { template } => Ok(Answer {
+            text: template::manifest(&template)?,
+            written: None,
+        }),
     }
 }

@@ -10,6 +10,11 @@ use sha2::{Digest, Sha256};
 
 use crate::image::{Extent, IMAGE_BYTES};
 
+/// What the name of an image begins with until it is whole.
+const UNFINISHED_IMAGE: &str = ".bootdisk-";
+/// What the name of a layout begins with until it is whole.
+pub(crate) const UNFINISHED_LAYOUT: &str = ".containerdisk-";
+
 /// Why the image was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
@@ -51,11 +56,33 @@ pub fn write(output: &Path, extents: &[Extent]) -> Result<String, OutputError> {
     Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn replace(output: &Path, extents: &[Extent]) -> Result<(), OutputError> {
-    let folder = match output.parent() {
+/// The folder that the file lies in.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
-    };
+    }
+}
+
+/// What lies unfinished beside the output: of runs that were killed, or of such that go on. Nobody can tell which, so it
+/// is for a person to remove. A folder that cannot be read is said by whoever writes there.
+pub fn unfinished(output: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder_of(output)).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries
+        .filter(|entry| {
+            let name = entry.file_name();
+            [UNFINISHED_IMAGE, UNFINISHED_LAYOUT]
+                .iter()
+                .any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
+        })
+        .map(|entry| entry.path())
+        .collect();
+    found.sort();
+    found
+}
+
+fn replace(output: &Path, extents: &[Extent]) -> Result<(), OutputError> {
+    let folder = folder_of(output);
     if output.file_name().is_none() {
         return Err(OutputError::Kind(output.to_owned()));
     }
@@ -64,7 +91,7 @@ fn replace(output: &Path, extents: &[Extent]) -> Result<(), OutputError> {
         error,
     };
     let mut file = tempfile::Builder::new()
-        .prefix(".bootdisk-")
+        .prefix(UNFINISHED_IMAGE)
         .tempfile_in(folder)
         .map_err(io)?;
     sparse(file.as_file_mut(), extents).map_err(io)?;

@@ -319,6 +319,59 @@ fn what_lies_under_the_outputs_name_stays_and_a_folder_that_is_missing_is_said()
 }
 
 #[test]
+fn an_output_that_is_file_and_folder_at_once_is_refused_before_the_image_is_looked_at() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = folder.path().join("absent.img");
+    for (name, why) in [
+        (".tar", "has nothing before .tar"),
+        (".tar/", "has nothing before .tar"),
+        ("a.tar/", "is a file by its .tar, and a folder by what follows"),
+        ("a.tar/.", "is a file by its .tar, and a folder by what follows"),
+        ("nowhere/..", "has no name of its own"),
+    ] {
+        let output = PathBuf::from(format!("{}/{name}", folder.path().display()));
+        let done = pack(&image, None, &output);
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(!done.status.success() && done.stdout.is_empty(), "{said}");
+        assert!(
+            said.contains(why) && said.contains("name a new folder, or a new file such as bootdisk.tar"),
+            "{name}: {said}"
+        );
+        assert!(listed(folder.path()).is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn a_layout_whose_digest_nobody_read_is_said_to_be_there_and_an_unfinished_one_too() {
+    let (world, _) = built();
+    fs::create_dir(at(&world, ".containerdisk-aBc123")).expect("a folder");
+    let (reader, writer) = io::pipe().expect("a pipe");
+    drop(reader);
+    let output = at(&world, "layout");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dockerios-bootdisk"));
+    command.arg("pack").arg("--image").arg(&world.order.output);
+    command
+        .args(["--share", world.identity.serial()])
+        .arg("--output")
+        .arg(&output);
+    let child = command.stdout(writer).stderr(std::process::Stdio::piped()).spawn();
+    let done = child.expect("started").wait_with_output().expect("ended");
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(said.contains("/.containerdisk-aBc123\" is unfinished"), "{said}");
+    let index: serde_json::Value =
+        serde_json::from_slice(&fs::read(output.join("index.json")).expect("an index")).expect("JSON");
+    let digest = index["manifests"][0]["digest"].as_str().expect("a digest");
+    assert!(
+        said.contains("standard output: Broken pipe")
+            && said.contains(&format!(
+                "layout\" is written, its digest is {digest}, which its index.json says too"
+            )),
+        "{said}"
+    );
+}
+
+#[test]
 fn an_image_of_384_mib_is_packed_within_less_memory_than_it_has_bytes() {
     let (world, _) = built();
     let program = env!("CARGO_BIN_EXE_dockerios-bootdisk");

@@ -171,12 +171,77 @@ fn an_output_that_is_a_folder_or_in_no_folder_is_refused() {
 }
 
 #[test]
+fn nothing_is_written_into_the_template_by_whatever_way_its_name_leads_there() {
+    use std::os::unix::fs::symlink;
+    let mut world = World::new();
+    let folder = world.folder.path().to_owned();
+    symlink(world.order.template.join("EFI"), folder.join("way")).expect("a link");
+    let kept = world.order.output.clone();
+    for output in ["template/x.img", "template/EFI/OC/x.img", "way/x.img", "way/../x.img"] {
+        world.order.output = folder.join(output);
+        let said = refused(&world);
+        assert!(
+            said.contains(&format!("output {:?} lies in the template", world.order.output))
+                && said.contains("name a file outside of it"),
+            "{said}"
+        );
+    }
+    world.order.output = kept;
+    let report = folder.join("template/report");
+    let done = run(&world, |command| {
+        command.arg("--report").arg(&report);
+    });
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(
+        !done.status.success() && said.contains("template/report\" lies in the template"),
+        "{said}"
+    );
+    assert!(!report.exists() && !world.order.output.exists());
+    // beside it, with a name that begins alike, is outside
+    world.order.output = folder.join("template.img");
+    assert!(run(&world, |_| {}).status.success());
+}
+
+#[test]
+fn what_a_killed_run_left_behind_is_said_and_left() {
+    let world = World::new();
+    let left = world.order.output.with_file_name(".bootdisk-aBc123");
+    fs::write(&left, "half").expect("a file");
+    let done = run(&world, |_| {});
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(
+        done.status.success() && said.contains("/.bootdisk-aBc123\" is unfinished"),
+        "{said}"
+    );
+    assert!(left.exists());
+}
+
+fn unread() -> std::io::PipeWriter {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    writer
+}
+
+#[test]
+fn an_image_whose_sum_nobody_read_is_said_to_be_there() {
+    let world = World::new();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dockerios-bootdisk"));
+    command.arg("build").arg("--template").arg(&world.order.template);
+    command.arg("--template-sha256").arg(&world.order.template_sha256);
+    command.arg("--identity").arg(&world.order.identity);
+    command.arg("--output").arg(&world.order.output).stdout(unread());
+    let done = command.stderr(std::process::Stdio::piped()).spawn().expect("started");
+    let done = done.wait_with_output().expect("ended");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(1));
+    assert!(
+        said.contains("standard output: Broken pipe") && said.contains("image.raw\" is written, its sha256 is "),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_reader_that_went_away_is_no_panic() {
-    let unread = || {
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        writer
-    };
     let world = World::new();
     let status = Command::new(env!("CARGO_BIN_EXE_dockerios-bootdisk"))
         .arg("manifest")

@@ -9,6 +9,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::layer::{self, Blob};
+use crate::output::{UNFINISHED_LAYOUT, folder_of};
 use crate::template::digest;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -22,14 +23,11 @@ const CREATED: &str = "1970-01-01T00:00:00Z";
 
 /// Writes the layout of an image of `size` bytes and gives the manifest's digest.
 pub fn write(output: &Path, image: &mut File, size: u64) -> io::Result<String> {
-    let parent = match output.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let making = tempfile::Builder::new().prefix(".containerdisk-").tempdir_in(parent)?;
+    let parent = folder_of(output);
+    let making = tempfile::Builder::new().prefix(UNFINISHED_LAYOUT).tempdir_in(parent)?;
     let digest = fill(making.path(), image, size)?;
-    if output.extension().is_some_and(|extension| extension == "tar") {
-        let mut file = tempfile::Builder::new().prefix(".containerdisk-").tempfile_in(parent)?;
+    if is_archive(output) {
+        let mut file = tempfile::Builder::new().prefix(UNFINISHED_LAYOUT).tempfile_in(parent)?;
         archive(making.path(), file.as_file_mut())?;
         file.as_file().set_permissions(Permissions::from_mode(0o644))?;
         file.as_file().sync_all()?;
@@ -42,6 +40,11 @@ pub fn write(output: &Path, image: &mut File, size: u64) -> io::Result<String> {
     }
     File::open(parent)?.sync_all()?;
     Ok(digest)
+}
+
+/// Whether the layout is to be one file.
+pub fn is_archive(output: &Path) -> bool {
+    output.extension().is_some_and(|extension| extension == "tar")
 }
 
 /// The layout in an empty folder.

@@ -15,7 +15,7 @@ mod layout;
 
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::inspect::{self, NoBootdisk};
 
@@ -72,6 +72,14 @@ pub enum PackError {
         /// What was said.
         said: String,
     },
+    /// It cannot be told whether a folder or a file is meant.
+    #[error("output {path:?} {why}; name a new folder, or a new file such as bootdisk.tar")]
+    Name {
+        /// The output.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// There is something under the output's name.
     #[error("output {0:?} is there already; remove it, or name another one: a layout is never written over")]
     Exists(PathBuf),
@@ -87,6 +95,7 @@ pub enum PackError {
 
 /// Packs the image and gives the digest of the manifest, `sha256:…`: what a class pins.
 pub fn pack(order: &Order) -> Result<String, PackError> {
+    demand_name(&order.output)?;
     let at_image = |error| PackError::Image {
         path: order.image.clone(),
         error,
@@ -113,6 +122,22 @@ pub fn pack(order: &Order) -> Result<String, PackError> {
         return Err(PackError::Exists(order.output.clone()));
     }
     layout::write(&order.output, &mut image, size).map_err(at_output)
+}
+
+/// Refuses what has no name, `.tar` alone, and `a.tar/`: that is a folder by its end, and a file by its name.
+fn demand_name(output: &Path) -> Result<(), PackError> {
+    let refuse = |why| {
+        let path = output.to_owned();
+        Err(PackError::Name { path, why })
+    };
+    match output.file_name() {
+        None => refuse("has no name of its own"),
+        Some(name) if name == ".tar" => refuse("has nothing before .tar"),
+        Some(_) if layout::is_archive(output) && !output.as_os_str().as_encoded_bytes().ends_with(b".tar") => {
+            refuse("is a file by its .tar, and a folder by what follows")
+        }
+        Some(_) => Ok(()),
+    }
 }
 
 fn demand_shared(order: &Order, serial: &str) -> Result<(), PackError> {
