@@ -7,10 +7,10 @@ use anyhow::{Context as _, Result, bail};
 use dockerios_api::MachineIdentity;
 use dockerios_api::identity::machine_identity::IdentityPhase;
 use dockerios_api::names::RELEASE;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Resource as _, ResourceExt as _};
-use serde::Deserialize;
-use serde_json::json;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Client, Resource as _, ResourceExt as _};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
 
 use crate::access::{Access, found, is_name};
 use crate::answer::{CannotBegin, said, wrong_words};
@@ -55,7 +55,7 @@ impl Identities {
         match &self.verb {
             None => list(&api, self.pool.as_deref(), self.output).await,
             Some(Verb::Release { name }) => release(&api, name).await,
-            Some(Verb::Import { filename }) => import(&api, filename).await,
+            Some(Verb::Import { filename }) => import(&cluster.client, filename).await,
         }
     }
 }
@@ -143,16 +143,16 @@ fn not_releasable(identity: &MachineIdentity) -> Option<String> {
     })
 }
 
-async fn import(api: &Api<MachineIdentity>, file: &PathBuf) -> Result<ExitCode> {
+async fn import(client: &Client, file: &PathBuf) -> Result<ExitCode> {
     let wrong = |why: String| wrong_words(format!("--filename {}: {why}", file.display()));
     let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
     let identities = read(&text).map_err(|error| wrong(format!("{error:#}")))?;
     let (mut refused, all) = (0, identities.len());
     for identity in &identities {
-        match api.create(&PostParams::default(), identity).await {
-            Ok(_) => out::line(&format!("identity {} created", identity.name_any()))?,
+        match create(client, &identity.whole).await {
+            Ok(()) => out::line(&format!("identity {} created", identity.name))?,
             Err(error) => {
-                let why = said(error, &format!("identity {}", identity.name_any()));
+                let why = said(error, &format!("identity {}", identity.name));
                 // nobody answers: the next one would not be answered either
                 if why.is::<CannotBegin>() {
                     return Err(why);
@@ -169,11 +169,31 @@ async fn import(api: &Api<MachineIdentity>, file: &PathBuf) -> Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
+/// Creates it as it was written, for the server to judge: a field that it does not know is refused, as by kubectl, and
+/// not dropped. kube has no parameter for that.
+async fn create(client: &Client, whole: &Value) -> Result<(), kube::Error> {
+    let path = format!("{}?fieldValidation=Strict", MachineIdentity::url_path(&(), None));
+    let body = serde_json::to_vec(whole).map_err(kube::Error::SerdeError)?;
+    let request = http::Request::post(path).header(http::header::CONTENT_TYPE, "application/json");
+    let request = request.body(body).map_err(kube::Error::HttpError)?;
+    client.request::<Value>(request).await.map(drop)
+}
+
+/// An identity of a file.
+#[derive(Debug)]
+struct Written {
+    name: String,
+    /// All that was written, fields too that nobody knows.
+    whole: Value,
+}
+
 /// The objects of a file with one or more YAML documents.
-fn read(text: &str) -> Result<Vec<MachineIdentity>> {
+fn read(text: &str) -> Result<Vec<Written>> {
     let mut identities = Vec::new();
     for (place, document) in serde_yaml::Deserializer::from_str(text).enumerate() {
-        let value = serde_json::Value::deserialize(document).with_context(|| format!("document {}", place + 1))?;
+        // by way of YAML's own value: JSON's takes the last of two fields of one name
+        let value = serde_yaml::Value::deserialize(document).with_context(|| format!("document {}", place + 1))?;
+        let value = serde_json::to_value(value).with_context(|| format!("document {}", place + 1))?;
         if value.is_null() {
             continue;
         }
@@ -192,7 +212,11 @@ fn read(text: &str) -> Result<Vec<MachineIdentity>> {
                 value["apiVersion"]
             );
         }
-        identities.push(serde_json::from_value(value).with_context(|| format!("document {}", place + 1))?);
+        let identity = MachineIdentity::deserialize(&value).with_context(|| format!("document {}", place + 1))?;
+        identities.push(Written {
+            name: identity.name_any(),
+            whole: value,
+        });
     }
     if identities.is_empty() {
         bail!("there is no MachineIdentity in it");
@@ -225,6 +249,10 @@ mod tests {
                 "document 1: apiVersion is \"example.com/v1\", only identity.dockerios.io/v1alpha1",
             ),
             ("{", "document 1"),
+            (
+                &ONE.replace("{poolName: own,", "{poolName: own, poolName: other,"),
+                "duplicate entry with key \"poolName\"",
+            ),
         ] {
             let refused = format!("{:#}", read(text).unwrap_err());
             assert!(refused.contains(why), "{text}: {refused}");
@@ -233,7 +261,7 @@ mod tests {
 
     #[test]
     fn only_a_quarantined_identity_is_released() {
-        let mut identity = read(ONE).unwrap().remove(0);
+        let mut identity: MachineIdentity = serde_yaml::from_str(ONE).unwrap();
         assert!(not_releasable(&identity).unwrap().contains("is not looked at yet"));
         let mut status = dockerios_api::MachineIdentityStatus {
             phase: Some(IdentityPhase::Allocated),

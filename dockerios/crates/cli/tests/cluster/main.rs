@@ -2,6 +2,7 @@
 
 mod bench;
 mod cuts;
+mod import;
 mod kubelet;
 mod link;
 mod without;
