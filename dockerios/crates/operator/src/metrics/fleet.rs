@@ -207,10 +207,11 @@ impl Fleet {
             };
             *self.machines.entry(labels).or_default() += 1;
             let ready = status.and_then(|status| of(&status.conditions, MachineCondition::Ready.word()));
-            if let Some(ready) = ready.filter(|ready| ready.status != Verdict::True) {
+            if ready.is_none_or(|ready| ready.status != Verdict::True) {
+                // one that was not looked at yet has no reason, and is not Ready all the same
                 let labels = ClassReason {
                     class: class.clone(),
-                    reason: ready.reason.clone(),
+                    reason: ready.map(|ready| ready.reason.clone()).unwrap_or_default(),
                 };
                 *self.not_ready.entry(labels).or_default() += 1;
             }

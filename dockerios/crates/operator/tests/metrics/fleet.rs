@@ -18,6 +18,8 @@ async fn the_numbers_are_those_of_the_shelves() {
             r#"dockerios_machines_not_ready{class="mac",reason="BelowThreshold"}"#,
             1.0,
         ),
+        // no condition yet
+        (r#"dockerios_machines_not_ready{class="",reason=""}"#, 1.0),
         (
             r#"dockerios_machine_info{namespace="team",name="macs-m-2f0c9a51-vm",machine="m",class="mac",pool=""}"#,
             1.0,
@@ -29,6 +31,7 @@ async fn the_numbers_are_those_of_the_shelves() {
         (r#"dockerios_pool_waiting_claims{namespace="team",pool="ci"}"#, 4.0),
         (r#"dockerios_claims{namespace="team",phase="Bound"}"#, 1.0),
         (r#"dockerios_identities{pool="imac",phase="Available"}"#, 0.0),
+        (r#"dockerios_identity_pool_min_available{pool="imac"}"#, 2.0),
         (r#"dockerios_identity_pool_max_size{pool="imac"}"#, 5.0),
         (r#"dockerios_images{phase="Ready"}"#, 1.0),
         (r#"dockerios_objects_unreadable{kind="Machines"}"#, 1.0),
