@@ -3,6 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use dockerios_acceptance::{Fleet, make, see};
 use dockerios_api::machine::macos_machine::MachinePhase;
+use dockerios_api::names::{MACHINE, MACHINE_UID};
 use dockerios_api::{IdentityPool, MacOSMachine, MacOSMachineClass, PlatformConfig};
 use dockerios_kubevirt::VirtualMachine;
 use k8s_openapi::api::core::v1::Node;
@@ -66,6 +67,16 @@ pub(crate) async fn machines_with_a_card_wait_with_the_count_and_boot_from_the_t
     );
     let _: MacOSMachineClass = make::cluster(client, make::on_spares(class)).await?;
     let machines = fleet.api::<MacOSMachine>(ns);
+
+    // what a tenant's own VirtualMachine might have some day keeps nobody waiting, whatever its labels say
+    let tenants = fleet.namespace("cards-tenants").await?;
+    let halted = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "metadata": {"name": "halted", "labels": {MACHINE: "one", MACHINE_UID: "1f2e3d4c-0000-4000-8000-000000000000"}},
+        "spec": {"runStrategy": "Halted", "template": {"spec": {
+            "domain": {"devices": {"gpus": [{"name": "card", "deviceName": make::CARD}]},
+                "resources": {"requests": {"memory": "1Gi"}}}}}}});
+    let _: VirtualMachine = make::within(client, tenants.name(), halted).await?;
 
     let _: MacOSMachine = make::within(client, ns, make::machine("one", "cards")).await?;
     let one = see::machine(&machines, "one", MachinePhase::Ready).await?;

@@ -8,10 +8,12 @@ use std::{
 use dockerios_api::{
     IdentityPool, MacOSMachine, MacOSMachineClass, MachineIdentity,
     config::platform_config::{Headroom, HeadroomSource, PermittedGpu},
+    names::{MACHINE, MACHINE_UID},
 };
 use dockerios_core::{
     Id, Seen,
     decide::machine::{Capacity, Cards, Facts, Holder, Line, Waiter, gates, node_of, reserved},
+    render::machine::vm_name,
 };
 use dockerios_kubevirt::VirtualMachine;
 use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::CSIStorageCapacity};
@@ -235,7 +237,9 @@ fn cards(world: &World, waiters: &[Waiter]) -> BTreeMap<String, Seen<Cards>> {
         (Seen::Unknown(why), _) | (_, Seen::Unknown(why)) => Seen::Unknown(why),
         (nodes, vms) => {
             let vms = vms.present().map(Vec::as_slice).unwrap_or_default();
-            let holders: Vec<Holder> = vms.iter().map(|vm| (vm.clone(), node(vm))).collect();
+            let holders = vms.iter().map(|vm| (vm.clone(), node(vm)));
+            // a VirtualMachine of others holds a card once it has a node: what it might have some day keeps nobody waiting
+            let holders: Vec<Holder> = holders.filter(|(vm, node)| node.is_some() || ours(world, vm)).collect();
             let nodes = nodes.present().map(Vec::as_slice).unwrap_or_default();
             let audio = permitted(world, device).and_then(|card| card.audio_device_name);
             Cards::count(device, audio.as_deref(), nodes, &holders).map_or_else(Seen::Unknown, Seen::Present)
@@ -245,6 +249,19 @@ fn cards(world: &World, waiters: &[Waiter]) -> BTreeMap<String, Seen<Cards>> {
         .into_iter()
         .map(|device| (device.clone(), count(device)))
         .collect()
+}
+
+/// Whether that is the VirtualMachine of a machine: its labels alone are what anybody may write.
+fn ours(world: &World, vm: &VirtualMachine) -> bool {
+    let label = |key| vm.labels().get(key).map(String::as_str).unwrap_or_default();
+    match world.machines.get(&vm.namespace().unwrap_or_default(), label(MACHINE)) {
+        Seen::Present(machine) => {
+            machine.uid().is_some_and(|uid| uid == label(MACHINE_UID)) && vm.name_any() == vm_name(&machine)
+        }
+        // whose machine went without it: it holds a card as anybody's does, while it runs
+        Seen::Absent => false,
+        Seen::Unknown(_) => true,
+    }
 }
 
 /// What PlatformConfig says of that card.

@@ -17,13 +17,13 @@ use kube::ResourceExt;
 pub struct Cards {
     /// That nodes offer which take machines.
     pub total: u64,
-    /// Of VirtualMachines, running or not, that are not on a node that takes none.
+    /// Of machines' VirtualMachines, running or not, and of others' that run; but for those on a node that takes none.
     pub used: u64,
     /// On nodes that take no machine: cordoned, not ready, or going.
     pub shut: u64,
 }
 
-/// A VirtualMachine with cards, anybody's, and the node of its instance; none while it has none.
+/// A VirtualMachine with cards, a machine's, or anybody's that runs, and the node of its instance; none while it has none.
 pub type Holder = (Arc<VirtualMachine>, Option<String>);
 
 impl Cards {
