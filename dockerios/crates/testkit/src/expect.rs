@@ -217,6 +217,30 @@ pub fn until_refused<T: Debug, R: Future<Output = kube::Result<T>>>(
     }
 }
 
+/// Sends the request until it is accepted: for a right that was granted just now, of which the API server hears a moment
+/// later.
+///
+/// # Errors
+/// After [`DEADLINE`]; with what became of the last request.
+#[track_caller]
+pub fn until_accepted<T, R: Future<Output = kube::Result<T>>>(
+    mut request: impl FnMut() -> R,
+) -> impl Future<Output = Result<T>> {
+    let caller = Location::caller();
+    async move {
+        let deadline = tokio::time::Instant::now() + DEADLINE;
+        loop {
+            match request().await {
+                Err(error) if tokio::time::Instant::now() > deadline => {
+                    return Err(anyhow::Error::from(error).context(format!("{caller}: still so after {DEADLINE:.0?}")));
+                }
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+                Ok(answer) => return Ok(answer),
+            }
+        }
+    }
+}
+
 /// The message of a refused request, once it has this status code and contains each of the fragments.
 ///
 /// # Errors

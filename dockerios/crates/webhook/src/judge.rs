@@ -12,12 +12,23 @@ use crate::facts::Eyes;
 
 type Request = AdmissionRequest<DynamicObject>;
 
-/// The verdict on a request.
+/// The verdict on a request. An update that leaves the spec as it is meets no refusal: an object that was admitted once
+/// keeps its labels and loses its finalizers also when the rules, or what it refers to, have changed meanwhile.
 pub(crate) async fn judge(eyes: &Eyes, request: &Request) -> Verdict {
-    judged(eyes, request).await.unwrap_or_else(|refusal| Verdict {
+    let mut verdict = judged(eyes, request).await.unwrap_or_else(|refusal| Verdict {
         refusals: vec![refusal],
         warnings: Vec::new(),
-    })
+    });
+    if leaves_the_spec(request) {
+        verdict.refusals.clear();
+    }
+    verdict
+}
+
+fn leaves_the_spec(request: &Request) -> bool {
+    let spec = |object: &Option<DynamicObject>| object.as_ref().and_then(|object| object.data.get("spec").cloned());
+    let before = spec(&request.old_object);
+    before.is_some() && before == spec(&request.object)
 }
 
 async fn judged(eyes: &Eyes, request: &Request) -> Result<Verdict, Refusal> {

@@ -21,7 +21,10 @@ async fn tenant() -> Result<Client> {
         roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: dockerios-team},
         subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: team-red}]}";
     apply_yaml(&plane.client().await?, binding).await?;
-    plane.client_as("dev", &["team-red"]).await
+    let dev = plane.client_as("dev", &["team-red"]).await?;
+    let asks = claim("let-in");
+    expect::until_accepted(|| dry(&dev, &asks)).await?;
+    Ok(dev)
 }
 
 #[tokio::test]

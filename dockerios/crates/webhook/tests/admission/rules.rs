@@ -174,6 +174,25 @@ async fn a_class_whose_references_are_not_there_yet_is_admitted() -> Result<()> 
 }
 
 #[tokio::test]
+async fn what_was_admitted_once_keeps_its_labels_and_loses_its_finalizers_when_the_rules_are_against_it_now()
+-> Result<()> {
+    let admin = cluster().await?.client().await?;
+    let early = json!({"metadata": {"finalizers": ["example.com/kept"]},
+        "spec": {"imageName": "came-later", "cpu": {"model": "Penryn"}}});
+    let early = with(class("overtaken"), &early);
+    expect::accepted(create(&admin, &early).await)?;
+    let later = json!({"spec": {"osVersion": "15.6"}});
+    expect::accepted(create(&admin, &with(image("came-later"), &later)).await)?;
+    // the webhook has seen the image once it refuses for it
+    let cores = json!({"spec": {"cpu": {"cores": 2}}});
+    expect::until_refused(|| change(&admin, &early, &cores), 422, &["[cpu-runs-macos]"]).await?;
+    let labelled = json!({"metadata": {"labels": {"team": "a"}}});
+    expect::accepted(change(&admin, &early, &labelled).await)?;
+    expect::accepted(change(&admin, &early, &json!({"metadata": {"finalizers": null}})).await)?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn every_fault_of_an_object_is_said_at_once() -> Result<()> {
     let admin = cluster().await?.client().await?;
     let bad =
