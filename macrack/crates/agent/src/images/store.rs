@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -292,20 +293,23 @@ impl Default for Spec {
 /// # Errors
 /// When `repository` is not of that form, or the operating system refuses.
 pub fn publish(root: &Path, repository: &str, spec: &Spec) -> io::Result<Reference> {
-    let staging = root.join(format!(".publish-{}", std::process::id()));
+    // of this call alone: others of this process may publish at the same moment
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    let staging = root.join(format!(".publish-{}-{call}", std::process::id()));
     fs::create_dir_all(&staging)?;
     let published = stage(&staging, spec).and_then(|hex| {
         let invalid = |e: NotAReference| io::Error::new(io::ErrorKind::InvalidInput, e);
         let reference = Reference::new(repository, &hex).map_err(invalid)?;
         let place = root.join(reference.place());
-        if place.exists() {
-            return Ok(reference);
-        }
         if let Some(parent) = place.parent() {
             fs::create_dir_all(parent)?;
         }
-        fs::rename(&staging, &place)?;
-        Ok(reference)
+        match fs::rename(&staging, &place) {
+            // the place names the content: who was there first has put the same there
+            Err(_) if place.exists() => Ok(reference),
+            renamed => renamed.map(|()| reference),
+        }
     });
     if staging.exists() {
         fs::remove_dir_all(&staging)?;
@@ -341,6 +345,22 @@ fn stage(staging: &Path, spec: &Spec) -> io::Result<String> {
 mod tests {
     use super::*;
     use std::sync::Arc;
+
+    #[test]
+    fn many_publish_at_once_and_the_same_golden_twice() {
+        let root = tempfile::tempdir().expect("a folder");
+        let publishing = |n: usize| publish(root.path(), &format!("registry.example.com/g{}", n / 2), &Spec::default());
+        let all: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|n| scope.spawn(move || publishing(n))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        });
+        for published in all {
+            let place = root.path().join(published.expect("published").place());
+            assert!(place.join("manifest.json").exists(), "{}", place.display());
+        }
+        let left: Vec<_> = std::fs::read_dir(root.path()).expect("a folder").flatten().map(|e| e.file_name()).collect();
+        assert_eq!(left, ["registry.example.com"], "nothing is left of the staging");
+    }
 
     fn free_rein() -> Watchdog {
         Watchdog { progress: Arc::default(), cancel: CancellationToken::new(), room: Arc::new(|| Ok(())) }
