@@ -13,6 +13,8 @@ use crate::target::{Kind, Target};
 
 /// Say in a sentence what an object waits for, since when, and the way out
 #[derive(clap::Args, Debug)]
+// of the two words that are taken clap would make "KIND/NAME...", several objects
+#[command(override_usage = "kubectl macrack why [OPTIONS] KIND/NAME | KIND NAME")]
 pub(crate) struct Why {
     /// mn/NAME (a Mac), mnl/NAME (a lease), mi/NAME (an instance), macimg/NAME (an image)
     #[arg(required = true, num_args = 1..=2, value_name = "KIND/NAME")]

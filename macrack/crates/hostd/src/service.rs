@@ -162,8 +162,10 @@ pub async fn serve(listener: UnixListener, host: Host) {
         tokio::spawn(async move {
             let _seat = seat;
             match serve_connection(stream, &connection, LIMITS).await {
-                // the agent looks now and then whether somebody listens
+                // the agent looks now and then whether somebody listens, and goes before it is greeted
                 Ok(()) | Err(WireError::Closed(_)) => {}
+                Err(WireError::Io(error))
+                    if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {}
                 Err(error) => tracing::warn!(%error, uid = peer.uid, "a connection was closed"),
             }
         });
