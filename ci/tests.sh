@@ -9,7 +9,7 @@ trap 'rm -rf "$out"' EXIT
 lanes=${TEST_LANES:-$(($(nproc) + 1))}
 
 cargo test --workspace --all-features --locked --no-run --message-format=json-render-diagnostics >"$out/built.json"
-# a line each: the program, its package's folder, its name. Whole clusters first: they take longest
+# a line each: the program, its package's folder, its name. What takes longest goes first: the story, whole clusters
 python3 - "$out/built.json" >"$out/programs" <<'PY'
 import json, os, sys
 
@@ -19,7 +19,7 @@ for line in open(sys.argv[1]):
     if said["reason"] == "compiler-artifact" and said["profile"]["test"] and said["executable"]:
         folder = os.path.dirname(said["manifest_path"])
         kind, package = said["target"]["kind"][0], os.path.basename(folder)
-        rank = 0 if package == "acceptance" else 1 if kind == "test" else 2
+        rank = {"demo": 0, "acceptance": 1}.get(package, 2 if kind == "test" else 3)
         programs.append((rank, package, f"{said['target']['name']} ({kind})", said["executable"], folder))
 for rank, package, name, executable, folder in sorted(programs):
     print(executable, folder, f"{package}: {name}", sep="\t")
