@@ -28,6 +28,8 @@ pub(crate) struct Cluster {
     pub(crate) client: Client,
     /// Something was put into a cluster that was there before.
     pub(crate) entered: bool,
+    /// Where the operator serves its metrics.
+    pub(crate) metrics: Option<String>,
     plane: ControlPlane,
     pub(crate) dir: PathBuf,
     assets: PathBuf,
@@ -55,6 +57,7 @@ impl Cluster {
             sim: None,
             client,
             entered: false,
+            metrics: None,
             plane,
             dir: dir.to_owned(),
             assets: arguments.assets.clone(),
@@ -118,8 +121,10 @@ impl Cluster {
         command.args(["--webhook-url", "https://127.0.0.1:{port}"]);
         command.args(["--collector-listen", &format!("127.0.0.1:{}", free_port()?)]);
         command.args(["--collector-url", "https://127.0.0.1:{port}", "--no-leader-election"]);
-        command.args(["--metrics-listen", "127.0.0.1:0"]);
-        command.env("NO_COLOR", "1").env("RUST_BACKTRACE", "0");
+        let metrics = format!("127.0.0.1:{}", free_port()?);
+        command.args(["--metrics-listen", &metrics]);
+        self.metrics = Some(format!("http://{metrics}/metrics"));
+        command.env("RUST_BACKTRACE", "0");
         let log = self.dir.join("logs/operator.log");
         let process = Proc::spawn("dockerios-operator", command, &log)?;
         let answers = self.until_admitted(&process).await;

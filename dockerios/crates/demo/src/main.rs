@@ -8,6 +8,7 @@
 mod cluster;
 mod eye;
 mod files;
+mod folder;
 mod leave;
 mod real;
 mod say;
@@ -25,6 +26,7 @@ use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
 use cluster::Cluster;
+use folder::Folder;
 
 /// The story of DockerIOS on a control plane of this machine; then it is yours until Ctrl-C.
 ///
@@ -71,7 +73,14 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return cannot_begin(&error.to_string()),
     };
-    let ended = runtime.block_on(run(&arguments));
+    let folder = match Folder::take(&arguments.dir) {
+        Ok(folder) => folder,
+        Err(error) => {
+            let _ = fs::remove_dir_all(temporary);
+            return cannot_begin(&format!("{error:#}"));
+        }
+    };
+    let ended = runtime.block_on(run(&arguments, folder));
     // a control plane that is just being started would be waited for
     runtime.shutdown_background();
     // left by children that were killed with what they had open
@@ -133,14 +142,13 @@ async fn interrupted() -> Result<()> {
 }
 
 /// True when the whole account was given.
-async fn run(arguments: &Arguments) -> Result<bool> {
-    let (dir, _alone) = fresh(&arguments.dir)?;
-    log(&dir)?;
+async fn run(arguments: &Arguments, folder: Folder) -> Result<bool> {
+    log(folder.path())?;
     let told = Arc::new(AtomicBool::new(false));
     let mut cluster = tokio::select! {
-        started = begin(arguments, &dir) => match started {
+        started = begin(arguments, folder.path()) => match started {
             Ok(cluster) => Some(cluster),
-            Err(error) => return Err(kept(&dir, error)),
+            Err(error) => return Err(folder.keep_logs(error)),
         },
         signal = interrupted() => { signal?; None }
     };
@@ -161,10 +169,10 @@ async fn run(arguments: &Arguments) -> Result<bool> {
     drop(cluster);
     match ended {
         Ok(()) => {
-            clear(&dir, false)?;
+            folder.leave()?;
             Ok(told.load(Ordering::Relaxed))
         }
-        Err(error) => Err(kept(&dir, error)),
+        Err(error) => Err(folder.keep_logs(error)),
     }
 }
 
@@ -197,58 +205,6 @@ async fn account(arguments: &Arguments, cluster: &mut Cluster, told: &AtomicBool
     }
     story::yours(cluster, &arguments.assets, &arguments.bin_dir);
     std::future::pending().await
-}
-
-/// The folder without what an earlier demo left in it, and the lock by which a second one knows that it is in use.
-fn fresh(dir: &Path) -> Result<(PathBuf, File)> {
-    fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
-    let dir = dir.canonicalize().with_context(|| format!("find {}", dir.display()))?;
-    let lock = File::create(dir.join("demo.lock")).with_context(|| format!("write in {}", dir.display()))?;
-    lock.try_lock()
-        .with_context(|| format!("another demo uses {}: end it, or give another --dir", dir.display()))?;
-    clear(&dir, false)?;
-    for folder in ["logs", "manifests"] {
-        fs::create_dir_all(dir.join(folder)).with_context(|| format!("write in {}", dir.display()))?;
-    }
-    Ok((dir, lock))
-}
-
-/// Removes what a demo writes, and nothing else that may lie there.
-fn clear(dir: &Path, but_logs: bool) -> Result<()> {
-    for name in ["plane", "sim", "template", "manifests", "logs", ".kube"] {
-        if but_logs && name == "logs" {
-            continue;
-        }
-        match fs::remove_dir_all(dir.join(name)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("remove {}/{name}", dir.display()));
-            }
-            _ => {}
-        }
-    }
-    if !but_logs {
-        let _ = fs::remove_file(dir.join("demo.lock"));
-        // only when it is empty: it was given, and may hold what is not ours
-        let _ = fs::remove_dir(dir);
-    }
-    Ok(())
-}
-
-/// The error, and where the logs are that explain it.
-fn kept(dir: &Path, error: anyhow::Error) -> anyhow::Error {
-    let logs = dir.join("logs");
-    let parts = dir.join("plane");
-    for entry in fs::read_dir(&parts).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.extension().is_some_and(|extension| extension == "log") {
-            let _ = fs::copy(&path, logs.join(entry.file_name()));
-        }
-    }
-    let _ = clear(dir, true);
-    error.context(format!(
-        "a step failed; everything was ended. Logs are kept in {}",
-        logs.display()
-    ))
 }
 
 /// What the simulator says of itself goes to a file.

@@ -390,7 +390,7 @@ pub(crate) fn yours(cluster: &Cluster, assets: &Path, bin_dir: &Path) {
             "kubectl explain macosmachineclass.spec.systemDisk.bus",
             "what a field means",
         ),
-        ("kubectl get events -n team-signing", "every transition"),
+        ("kubectl get events -A -w", "every transition, as it happens"),
         (
             "dockerios-domain-hook filter --help",
             "the hook on a domain of your own",
@@ -398,8 +398,10 @@ pub(crate) fn yours(cluster: &Cluster, assets: &Path, bin_dir: &Path) {
     ] {
         say::line(format!("  {command:<56}# {about}"));
     }
-    let log = cluster.dir.join("logs/operator.log");
-    say::line(format!("  tail -f {}", log.display()));
+    if let Some(metrics) = &cluster.metrics {
+        let command = format!("curl -s {metrics} | grep ^dockerios_");
+        say::line(format!("  {command:<56}# what Prometheus would scrape"));
+    }
 }
 
 /// Longest wait for a teardown: a guest may take its three minutes of grace.

@@ -9,20 +9,12 @@ use anyhow::{Context as _, Result, ensure};
 use dockerios_testkit::{assets::Assets, bin};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The program with a folder of its own; `arguments` beside.
-fn demo(arguments: &[&str]) -> Result<(Child, tempfile::TempDir)> {
-    for program in [
-        "dockerios-operator",
-        "dockerios-guest",
-        "dockerios-bootdisk",
-        "dockerios-domain-hook",
-    ] {
-        bin(program)?;
-    }
+/// The program, as `./demo` starts it, on a folder in `dir`; `arguments` beside.
+fn program(dir: &tempfile::TempDir, arguments: &[&str]) -> Result<Command> {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_dockerios-demo"));
     let kubectl = Assets::find()?.path("kubectl");
-    let dir = tempfile::Builder::new().prefix("d").tempdir()?;
-    let child = Command::new(&program)
+    let mut command = Command::new(&program);
+    command
         .arg("--assets")
         .arg(kubectl.parent().context("the folder of kubectl")?)
         .arg("--bin-dir")
@@ -33,9 +25,22 @@ fn demo(arguments: &[&str]) -> Result<(Child, tempfile::TempDir)> {
         // its folder in the temporary folder is then seen, or seen gone
         .env("TMPDIR", dir.path())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("start dockerios-demo")?;
+        .stderr(Stdio::piped());
+    Ok(command)
+}
+
+/// The program at work in a folder of its own.
+fn demo(arguments: &[&str]) -> Result<(Child, tempfile::TempDir)> {
+    for program in [
+        "dockerios-operator",
+        "dockerios-guest",
+        "dockerios-bootdisk",
+        "dockerios-domain-hook",
+    ] {
+        bin(program)?;
+    }
+    let dir = tempfile::Builder::new().prefix("d").tempdir()?;
+    let child = program(&dir, arguments)?.spawn().context("start dockerios-demo")?;
     Ok((child, dir))
 }
 
@@ -108,7 +113,7 @@ fn the_account_is_told_to_its_end_and_leaves_nothing() -> Result<()> {
 }
 
 #[test]
-fn an_interrupt_in_the_middle_leaves_neither_process_nor_folder() -> Result<()> {
+fn a_second_demo_is_refused_and_an_interrupt_of_the_first_leaves_neither_process_nor_folder() -> Result<()> {
     let (mut child, dir) = demo(&["--exit-after-story"])?;
     let mut out = BufReader::new(child.stdout.take().context("its output")?).lines();
     let reached = out.find(|line| line.as_ref().map_or(true, |line| line.starts_with("1  ")));
@@ -116,6 +121,23 @@ fn an_interrupt_in_the_middle_leaves_neither_process_nor_folder() -> Result<()> 
     ensure!(
         !of_folder(&dir).is_empty(),
         "nothing runs in the middle: this test sees nothing"
+    );
+    let second = program(&dir, &["--exit-after-story"])?.output()?;
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    let wanted = format!("a demo runs already (pid {}) and works in ", child.id());
+    ensure!(
+        second.status.code() == Some(2) && said.contains(&wanted) && said.contains("/state. Nothing was started."),
+        "the second: {}: {said}",
+        second.status
+    );
+    ensure!(
+        dir.path().join("state/manifests").is_dir(),
+        "the second took the first's folder"
+    );
+    let log = fs::read_to_string(dir.path().join("state/logs/operator.log"))?;
+    ensure!(
+        log.contains(" INFO ") && !log.contains('\u{1b}'),
+        "colours in a file, or no word of the operator: {log:?}"
     );
     let pid = Pid::from_raw(i32::try_from(child.id())?).context("its pid")?;
     kill_process(pid, Signal::INT)?;

@@ -1,6 +1,11 @@
 //! `dockerios-guest`: the agent's command line. Exit codes: 0 asked to end, 2 could not begin.
 
-use std::{io::Write as _, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    io::{IsTerminal as _, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::Parser;
 use dockerios_guest::{
@@ -61,7 +66,8 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()))
         .with_writer(std::io::stderr)
-        .with_ansi(false)
+        // a file or a journal shows colours as rubbish
+        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty()))
         .init();
     let began = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(run(Arguments::parse())),

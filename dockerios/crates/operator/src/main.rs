@@ -1,6 +1,6 @@
 //! Every replica serves the webhook and the collector; the elected one decides.
 
-use std::{process::ExitCode, sync::Arc};
+use std::{io::IsTerminal as _, process::ExitCode, sync::Arc};
 
 use anyhow::{Context, Result, anyhow};
 use clap::Parser;
@@ -33,6 +33,8 @@ async fn main() -> ExitCode {
             tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info,kube_runtime=warn".into()),
         )
         .with_writer(std::io::stderr)
+        // a file or a journal shows colours as rubbish
+        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty()))
         .init();
     match run(Options::parse()).await {
         Ok(()) => ExitCode::SUCCESS,

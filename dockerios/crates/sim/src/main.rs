@@ -1,6 +1,12 @@
 //! `dockerios-sim`: the simulator on a cluster of its own. Exit codes: 0 asked to end, 1 could not begin.
 
-use std::{collections::BTreeMap, io::Write as _, net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{
+    collections::BTreeMap,
+    io::{IsTerminal as _, Write as _},
+    net::SocketAddr,
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Parser, ValueEnum};
@@ -61,7 +67,8 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()))
         .with_writer(std::io::stderr)
-        .with_ansi(false)
+        // a file or a journal shows colours as rubbish
+        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty()))
         .init();
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
