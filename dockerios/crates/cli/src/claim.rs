@@ -23,14 +23,10 @@ use crate::times::{duration, relative};
 ///
 /// The claim stays when this program ends, by Ctrl-C too: delete it, or let its ttl run out, and the machine goes.
 #[derive(clap::Args, Debug)]
+#[command(group = clap::ArgGroup::new("from").args(["pool", "class"]).required(true))]
 pub(crate) struct Claim {
     /// A MacOSMachinePool of the namespace
-    #[arg(
-        long,
-        value_name = "NAME",
-        required_unless_present = "class",
-        conflicts_with = "class"
-    )]
+    #[arg(long, value_name = "NAME")]
     pool: Option<String>,
     /// A MacOSMachineClass; any pool of it in the namespace may serve
     #[arg(long, value_name = "NAME")]

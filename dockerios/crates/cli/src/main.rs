@@ -128,6 +128,30 @@ mod tests {
     }
 
     #[test]
+    fn wrong_words_are_refused_with_all_that_would_be_right() {
+        let refused = |words: &str| {
+            let words = std::iter::once("kubectl-dockerios").chain(words.split_whitespace());
+            Cli::try_parse_from(words).err().map(|error| error.to_string())
+        };
+        assert_eq!(refused("claim --pool ci"), None);
+        assert_eq!(refused("claim --class ci"), None);
+        let bare = refused("claim").unwrap();
+        assert!(bare.contains("<--pool <NAME>|--class <NAME>>"), "{bare}");
+        let both = refused("claim --pool ci --class ci").unwrap();
+        assert!(both.contains("cannot be used with"), "{both}");
+
+        assert_eq!(refused("why macs/b-6"), None);
+        assert_eq!(refused("why macs b-6"), None);
+        for words in ["why", "why macs b-6 b-7"] {
+            let usage = refused(words).unwrap();
+            assert!(
+                usage.contains("why [OPTIONS] KIND/NAME\n") && usage.contains("why [OPTIONS] KIND NAME\n"),
+                "{usage}"
+            );
+        }
+    }
+
+    #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
     }

@@ -20,7 +20,7 @@ use crate::access::{Access, Cluster, get};
 use crate::answer::{CannotBegin, plain, words};
 use crate::out;
 use crate::table::{listed, table};
-use crate::times::relative;
+use crate::times::{relative, since};
 
 /// Show platform, images, identities, pools, machines and waiting claims on one screen
 ///
@@ -227,9 +227,9 @@ fn platform(platform: &Part<PlatformConfig>, now: Timestamp) -> String {
     }
     bad.iter()
         .map(|condition| {
-            let since = relative(condition.last_transition_time.0, now);
+            let since = since(condition.last_transition_time.0, now);
             let said = format!(
-                "platform: {} {:?} ({}) since {since}: {}",
+                "platform: {} {:?} ({}) {since}: {}",
                 condition.kind, condition.status, condition.reason, condition.message
             );
             plain(&said) + "\n"
@@ -447,7 +447,7 @@ mod tests {
         let text = super::platform(&Ok(vec![platform]), "2026-03-01T12:00:00Z".parse().unwrap());
         assert_eq!(
             text,
-            "platform: Ready False (GateDisabled) since 1h ago (11:00:00Z): turn it on\n"
+            "platform: Ready False (GateDisabled) since 11:00:00Z (1h ago): turn it on\n"
         );
     }
 }

@@ -41,9 +41,54 @@ pub(crate) fn listed(names: impl Iterator<Item = String>) -> String {
     }
 }
 
+/// `1 warning`, `2 warnings`.
+pub(crate) fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// Objects of one kind of which something is said.
+pub(crate) struct Named {
+    /// `class big`, `classes big, small`.
+    subject: String,
+    one: bool,
+}
+
+impl Named {
+    /// None when there is nobody of whom anything could be said.
+    pub(crate) fn of(one: &str, many: &str, names: &[String]) -> Option<Self> {
+        let subject = match names {
+            [] => return None,
+            [only] => format!("{one} {only}"),
+            several => format!("{many} {}", several.join(", ")),
+        };
+        Some(Self {
+            subject,
+            one: names.len() == 1,
+        })
+    }
+
+    /// Says it, in the number that fits.
+    pub(crate) fn say(&self, one: &str, many: &str) -> String {
+        format!("{} {}", self.subject, if self.one { one } else { many })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_and_several_are_told_in_the_number_that_fits() {
+        assert_eq!(counted(0, "warning", "warnings"), "0 warnings");
+        assert_eq!(counted(1, "warning", "warnings"), "1 warning");
+        let said = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            Named::of("class", "classes", &names).map(|named| named.say("pins its CPUs", "pin their CPUs"))
+        };
+        assert_eq!(said(&[]), None);
+        assert_eq!(said(&["signing"]).as_deref(), Some("class signing pins its CPUs"));
+        assert_eq!(said(&["a", "b"]).as_deref(), Some("classes a, b pin their CPUs"));
+    }
 
     #[test]
     fn a_long_list_is_cut_with_its_count() {

@@ -99,6 +99,9 @@ impl Target {
             [one] => one
                 .split_once('/')
                 .ok_or_else(|| format!("{one:?} names no object; {}", usage()))?,
+            [one, other] if one.contains('/') => {
+                return Err(format!("{one:?} and {other:?} are more than one object; {}", usage()));
+            }
             [kind, name] => (kind.as_str(), name.as_str()),
             _ => return Err(usage()),
         };
@@ -136,7 +139,7 @@ impl Target {
 
 fn usage() -> String {
     let short = KINDS.iter().map(|kind| kind.names[0]).collect::<Vec<_>>();
-    format!("write KIND/NAME, KIND being one of {}", short.join(", "))
+    format!("write KIND/NAME or KIND NAME, KIND being one of {}", short.join(", "))
 }
 
 #[cfg(test)]
@@ -162,7 +165,8 @@ mod tests {
             ("macs/", "is no name"),
             ("macs/a/b", "is no name"),
             ("macs/a?watch=true", "is no name"),
-            ("macs a b", "write KIND/NAME"),
+            ("macs a b", "write KIND/NAME or KIND NAME"),
+            ("macs/a macs/b", "more than one object"),
         ] {
             let refused = read(text).unwrap_err();
             assert!(

@@ -9,22 +9,29 @@ use crate::answer::wrong_words;
 
 /// `4m ago (09:31:02Z)`, `in 1h30m (11:05:00Z)`.
 pub(crate) fn relative(at: Timestamp, now: Timestamp) -> String {
-    let (span, behind) = if at <= now {
-        (now.duration_since(at), true)
+    format!("{} ({})", distance(at, now), clock(at, now))
+}
+
+/// `since 09:31:02Z (4m ago)`.
+pub(crate) fn since(at: Timestamp, now: Timestamp) -> String {
+    format!("since {} ({})", clock(at, now), distance(at, now))
+}
+
+fn distance(at: Timestamp, now: Timestamp) -> String {
+    if at <= now {
+        format!("{} ago", short(now.duration_since(at)))
     } else {
-        (at.duration_since(now), false)
-    };
-    let clock = if span < SignedDuration::from_hours(20) {
-        at.strftime("%H:%M:%SZ").to_string()
-    } else {
-        at.strftime("%Y-%m-%d %H:%MZ").to_string()
-    };
-    let span = short(span);
-    if behind {
-        format!("{span} ago ({clock})")
-    } else {
-        format!("in {span} ({clock})")
+        format!("in {}", short(at.duration_since(now)))
     }
+}
+
+/// The time of day; with the day when that is not told by it.
+fn clock(at: Timestamp, now: Timestamp) -> String {
+    let form = match now.duration_since(at).abs() < SignedDuration::from_hours(20) {
+        true => "%H:%M:%SZ",
+        false => "%Y-%m-%d %H:%MZ",
+    };
+    at.strftime(form).to_string()
 }
 
 /// The two largest units: `3d4h`, `1h30m`, `2m5s`, `7s`.
@@ -84,5 +91,8 @@ mod tests {
         assert_eq!(at("2026-03-01T11:56:00Z"), "4m ago (11:56:00Z)");
         assert_eq!(at("2026-03-01T13:30:00Z"), "in 1h30m (13:30:00Z)");
         assert_eq!(at("2026-02-26T12:00:00Z"), "3d ago (2026-02-26 12:00Z)");
+        let from = |text: &str| since(text.parse().unwrap(), now);
+        assert_eq!(from("2026-03-01T11:56:00Z"), "since 11:56:00Z (4m ago)");
+        assert_eq!(from("2026-02-26T12:00:00Z"), "since 2026-02-26 12:00Z (3d ago)");
     }
 }

@@ -14,9 +14,14 @@ use crate::{out, room};
 
 /// Say in sentences what an object waits for, since when, and the way out
 #[derive(clap::Args, Debug)]
+#[command(
+    override_usage = "kubectl dockerios why [OPTIONS] KIND/NAME\n       kubectl dockerios why [OPTIONS] KIND NAME"
+)]
 pub(crate) struct Why {
     /// macs/NAME, macclaim/NAME, macpool/NAME, macclass/NAME, mimg/NAME, idpool/NAME, mid/NAME or platform/default
-    #[arg(required = true, num_args = 1..=2, value_name = "KIND/NAME")]
+    ///
+    /// One object; KIND and NAME may stand apart, as in: macs NAME
+    #[arg(required = true, num_args = 1..=2, value_names = ["KIND/NAME", "NAME"])]
     object: Vec<String>,
 }
 

@@ -4,6 +4,7 @@
 //! from which docs/conditions.md is rendered), beside the message that the operator wrote.
 
 use dockerios_api::image::macos_image::ImageCondition;
+use dockerios_api::machine::macos_machine::MachineReason;
 use dockerios_api::{Condition, Verdict, condition};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -12,7 +13,7 @@ use serde_json::Value;
 
 use crate::answer::plain;
 use crate::target::Kind;
-use crate::times::relative;
+use crate::times::{relative, since};
 
 /// The conditions of an object, as far as they can be read.
 pub(crate) fn conditions(object: &DynamicObject) -> Vec<Condition> {
@@ -56,10 +57,10 @@ pub(crate) fn explain(kind: &Kind, object: &DynamicObject, now: Timestamp) -> St
     );
     lines.extend(failure(object, now));
     lines.extend(shutdown(object));
-    if let Some(since) = object.metadata.deletion_timestamp.as_ref() {
+    if let Some(asked) = object.metadata.deletion_timestamp.as_ref() {
         lines.push(format!(
-            "It is being deleted since {}; finalizers that it waits for: {}.",
-            relative(since.0, now),
+            "It is being deleted {}; finalizers that it waits for: {}.",
+            since(asked.0, now),
             object.finalizers().join(", ")
         ));
     }
@@ -78,7 +79,7 @@ fn first(called: &str, object: &DynamicObject, ready: &Condition, now: Timestamp
     let phase = text(object, "/status/phase")
         .map(|phase| format!(" {phase}"))
         .unwrap_or_default();
-    let since = relative(ready.last_transition_time.0, now);
+    let since = since(ready.last_transition_time.0, now);
     let message = plain(ready.message.trim_end_matches('.'));
     let message = if message.is_empty() {
         String::new()
@@ -89,7 +90,7 @@ fn first(called: &str, object: &DynamicObject, ready: &Condition, now: Timestamp
         Verdict::True => {
             // a kind without a phase is Ready or not
             let phase = if phase.is_empty() { " Ready" } else { &phase };
-            format!("{called} is{phase} and waits for nothing, since {since}{message}.")
+            format!("{called} is{phase} and waits for nothing, {since}{message}.")
         }
         Verdict::False => {
             let phase = if phase.is_empty() {
@@ -97,14 +98,11 @@ fn first(called: &str, object: &DynamicObject, ready: &Condition, now: Timestamp
             } else {
                 format!("{phase},")
             };
-            format!(
-                "{called} is{phase} not Ready ({}) since {since}{message}.",
-                ready.reason
-            )
+            format!("{called} is{phase} not Ready ({}) {since}{message}.", ready.reason)
         }
         Verdict::Unknown => {
             format!(
-                "Whether {called} is Ready could not be seen ({}) since {since}{message}.",
+                "Whether {called} is Ready could not be seen ({}) {since}{message}.",
                 ready.reason
             )
         }
@@ -123,19 +121,21 @@ fn is_told(condition: &Condition, ready: &Condition, object: &DynamicObject) -> 
     let explains = object.metadata.deletion_timestamp.is_some()
         && condition.status == Verdict::True
         && condition.kind == ImageCondition::InUse.word();
-    let told_before = condition.kind == ready.kind || condition.reason == ready.reason;
+    // of a failed machine it is said once, with the failure
+    let given_back = condition.reason == MachineReason::GivenBack.word();
+    let told_before = condition.kind == ready.kind || condition.reason == ready.reason || given_back;
     explains || (condition::is_wrong(condition) && !told_before)
 }
 
 fn also(kind: &Kind, condition: &Condition, now: Timestamp) -> String {
-    let since = relative(condition.last_transition_time.0, now);
+    let since = since(condition.last_transition_time.0, now);
     let message = plain(condition.message.trim_end_matches('.'));
     let said = if message.is_empty() {
         meaning(kind, condition).unwrap_or_else(|| condition.reason.clone())
     } else {
         format!("{} ({})", message, condition.reason)
     };
-    format!("{} is {:?} since {since}: {said}.", condition.kind, condition.status)
+    format!("{} is {:?} {since}: {said}.", condition.kind, condition.status)
 }
 
 fn failure(object: &DynamicObject, now: Timestamp) -> Vec<String> {
@@ -147,9 +147,13 @@ fn failure(object: &DynamicObject, now: Timestamp) -> Vec<String> {
         .parse::<Timestamp>()
         .map(|at| relative(at, now))
         .unwrap_or_default();
+    // what is left of it stands in Ready's message, which tells a disk that is kept from one that is still going
+    let backing = object.data.pointer("/status/backing").and_then(Value::as_array);
+    let holds = backing.is_some_and(|backing| !backing.is_empty()) || text(object, "/status/identityRef").is_some();
     let mut lines = vec![format!(
-        "It failed {at} ({}) and holds nothing any more; it stays as evidence until it is deleted.",
-        of("reason")
+        "It failed {at} ({}){}; it stays as evidence until it is deleted.",
+        of("reason"),
+        if holds { "" } else { " and holds nothing any more" }
     )];
     if !of("screen").is_empty() {
         lines.push(format!(
@@ -222,7 +226,7 @@ mod tests {
         ));
         assert_eq!(
             answer,
-            "MacOSMachine team-a/b-6 is Pending, not Ready (IdentityExhausted) since 4m ago (11:56:00Z): pool imacpro \
+            "MacOSMachine team-a/b-6 is Pending, not Ready (IdentityExhausted) since 11:56:00Z (4m ago): pool imacpro \
              has 0 of 5 identities available (5 allocated).\nIdentityExhausted: No identity is left in the pool. The \
              machine waits; none is minted. Frees when a machine goes, or raise spec.maxSize."
         );
@@ -237,11 +241,11 @@ mod tests {
             ]}),
         ));
         assert!(
-            answer.starts_with("MacOSMachine team-a/b-6 is Ready and waits for nothing, since 4m ago"),
+            answer.starts_with("MacOSMachine team-a/b-6 is Ready and waits for nothing, since 11:56:00Z (4m ago)"),
             "{answer}"
         );
         assert!(
-            answer.contains("Draining is True since 4m ago (11:56:00Z): node kvm-1 is drained"),
+            answer.contains("Draining is True since 11:56:00Z (4m ago): node kvm-1 is drained"),
             "{answer}"
         );
         assert!(answer.ends_with("has not looked at its latest edit yet."), "{answer}");
@@ -251,11 +255,19 @@ mod tests {
     fn a_failed_machine_names_its_last_screen() {
         let answer = told(&machine(json!({"phase": "Failed", "conditions": [
             condition("Ready", "False", "ReadinessTimeout", "not ready within 900s"),
+            condition("IdentityAllocated", "False", "GivenBack", "its identity was given back"),
         ], "failure": {"reason": "ReadinessTimeout", "message": "…", "at": "2026-03-01T11:58:00Z", "screen": "s"}})));
         assert!(
-            answer.contains("It failed 2m ago (11:58:00Z) (ReadinessTimeout)"),
+            answer.contains("It failed 2m ago (11:58:00Z) (ReadinessTimeout) and holds nothing any more;"),
             "{answer}"
         );
+        assert!(!answer.contains("GivenBack"), "told once: {answer}");
+        let going = told(&machine(
+            json!({"phase": "Failed", "identityRef": "c02aaaaaaaa1", "conditions": [
+            condition("Ready", "False", "ReadinessTimeout", "giving back what it holds"),
+        ], "failure": {"reason": "ReadinessTimeout", "message": "…", "at": "2026-03-01T11:58:00Z"}}),
+        ));
+        assert!(!going.contains("holds nothing any more"), "{going}");
         assert!(
             answer.ends_with("kubectl dockerios screenshot macs/b-6 -n team-a"),
             "{answer}"
@@ -281,12 +293,12 @@ mod tests {
         let unused = told(image(false, "False", "NotInUse", "nothing needs it"));
         assert_eq!(
             unused,
-            "MacOSImage sequoia is Ready and waits for nothing, since 4m ago (11:56:00Z)."
+            "MacOSImage sequoia is Ready and waits for nothing, since 11:56:00Z (4m ago)."
         );
         let used = |deleted| told(image(deleted, "True", "NamedByClass", "classes ci name it"));
         assert!(!used(false).contains("InUse"), "{}", used(false));
         assert!(
-            used(true).contains("InUse is True since 4m ago (11:56:00Z): classes ci name it (NamedByClass)."),
+            used(true).contains("InUse is True since 11:56:00Z (4m ago): classes ci name it (NamedByClass)."),
             "{}",
             used(true)
         );

@@ -361,8 +361,10 @@ vocabulary! {
         Enabled;
         /// A feature gate is off; the message names it and the command that turns it on.
         GateDisabled;
-        /// KubeVirt's own object could not be seen.
+        /// KubeVirt is not there: its kind is not served, or it has no object. Install KubeVirt 1.6 or newer.
         KubeVirtNotFound;
+        /// CDI is not there: its kind is not served, or it has no CDIConfig. Without it no disk is cloned. Install CDI.
+        CdiNotFound;
         /// CDI waits for the first consumer.
         Honored;
         /// CDI is configured to bind at once; clones may land where the machine cannot run.

@@ -377,6 +377,8 @@ vocabulary! {
         Stopping;
         /// It is off, as asked.
         Stopped;
+        /// The machine failed, and what this condition tells of was given back.
+        GivenBack;
         /// The guest did not shut down within its grace period and was cut off; its file system may need a check.
         UncleanShutdown;
         /// The guest shut itself down. It is not started again by itself: set powerState Stopped, then Running.

@@ -18,6 +18,8 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt as _;
 
+use crate::table::Named;
+
 /// Label that KubeVirt's node labeller sets on a node whose CPU has AVX2.
 const AVX2: &str = "cpu-feature.node.kubevirt.io/avx2";
 /// Labels that virt-handler sets on a node whose kubelet runs the static CPU manager: its present one, and the one that
@@ -88,7 +90,7 @@ impl Finding {
     pub(crate) fn fail(check: &'static str, message: impl Into<String>, way_out: impl Into<String>) -> Self {
         Self::of(Verdict::Fail, check, message, way_out)
     }
-    fn warn(check: &'static str, message: impl Into<String>, way_out: impl Into<String>) -> Self {
+    pub(crate) fn warn(check: &'static str, message: impl Into<String>, way_out: impl Into<String>) -> Self {
         Self::of(Verdict::Warn, check, message, way_out)
     }
     pub(crate) fn unknown(check: &'static str, message: impl Into<String>) -> Self {
@@ -266,7 +268,10 @@ fn nodes(facts: &Facts) -> Vec<Finding> {
         either(
             "cpu-manager",
             &able,
-            &format!("classes {wanting} pin their CPUs; nodes with the static CPU manager"),
+            &format!(
+                "{}; nodes with the static CPU manager",
+                wanting.say("pins its CPUs", "pin their CPUs")
+            ),
             "set kubelet's cpuManagerPolicy: static; see docs/host-preparation.md",
         )
     }));
@@ -278,7 +283,10 @@ fn nodes(facts: &Facts) -> Vec<Finding> {
                 either(
                     "hugepages",
                     &able,
-                    &format!("classes {wanting} want {resource}; nodes that have some"),
+                    &format!(
+                        "{}; nodes that have some",
+                        wanting.say(&format!("wants {resource}"), &format!("want {resource}"))
+                    ),
                     "reserve them on the kernel's command line; see docs/host-preparation.md",
                 )
             }),
@@ -288,13 +296,13 @@ fn nodes(facts: &Facts) -> Vec<Finding> {
 }
 
 /// Names of the classes that want it, when there are some.
-fn wanted(classes: &[MacOSMachineClass], wants: impl Fn(&MacOSMachineClass) -> bool) -> Option<String> {
+fn wanted(classes: &[MacOSMachineClass], wants: impl Fn(&MacOSMachineClass) -> bool) -> Option<Named> {
     let names: Vec<_> = classes
         .iter()
         .filter(|class| wants(class))
         .map(|class| class.name_any())
         .collect();
-    (!names.is_empty()).then(|| names.join(", "))
+    Named::of("class", "classes", &names)
 }
 
 fn either(check: &'static str, able: &Able, what: &str, way_out: &str) -> Finding {
@@ -320,14 +328,17 @@ fn avx2(kvm: &[&Node], images: &[MacOSImage]) -> Finding {
         "nodes whose CPU has AVX2 (by KubeVirt's node labeller): {}",
         able.words()
     );
-    match (modern.is_empty(), able.names.is_empty()) {
+    match (Named::of("image", "images", &modern), able.names.is_empty()) {
         (_, false) => Finding::ok("avx2", what),
-        (true, true) => Finding::warn("avx2", format!("{what}; macOS 13 and newer need it"), ""),
-        (false, true) => Finding::fail(
+        (None, true) => Finding::warn("avx2", format!("{what}; macOS 13 and newer need it"), ""),
+        (Some(modern), true) => Finding::fail(
             "avx2",
             format!(
-                "{what}; images {} are of macOS 13 or newer and need it",
-                modern.join(", ")
+                "{what}; {}",
+                modern.say(
+                    "is of macOS 13 or newer and needs it",
+                    "are of macOS 13 or newer and need it"
+                )
             ),
             "use hosts since Haswell or Zen, and see that KubeVirt's node labeller runs",
         ),

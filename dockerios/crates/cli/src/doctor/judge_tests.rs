@@ -106,19 +106,19 @@ fn each_thing_that_nodes_lack_is_found_alone() {
         &with(json!({"kubevirt.io/cpumanager": "true"}), "x"),
         "missing",
         "avx2",
-        "images sequoia are of macOS 13 or newer",
+        "image sequoia is of macOS 13 or newer",
     );
     only(
         &with(json!({AVX2: "true"}), "x"),
         "missing",
         "cpu-manager",
-        "classes big pin their CPUs",
+        "class big pins its CPUs",
     );
     only(
         &with(both.clone(), "hugepages-1Gi"),
         "missing",
         "hugepages",
-        "want hugepages-1Gi",
+        "wants hugepages-1Gi",
     );
     only(
         &with(both.clone(), "amd.com/polaris"),

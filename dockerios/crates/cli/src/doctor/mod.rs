@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::access::Access;
 use crate::answer::plain;
 use crate::out;
+use crate::table::counted;
 use judge::{Finding, Verdict};
 
 /// Judge nodes, KubeVirt, CDI and storage: what is missing for macOS machines, and the way out
@@ -81,9 +82,10 @@ fn text(findings: &[Finding]) -> String {
     }
     let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
     let (failed, unknown, warned) = (count(Verdict::Fail), count(Verdict::Unknown), count(Verdict::Warn));
+    let warnings = counted(warned, "warning", "warnings");
     text + &match (failed, unknown) {
-        (0, 0) => format!("nothing is missing that the API shows; {warned} warnings\n"),
-        _ => format!("{failed} missing, {unknown} could not be seen, {warned} warnings\n"),
+        (0, 0) => format!("nothing is missing that the API shows; {warnings}\n"),
+        _ => format!("{failed} missing, {unknown} could not be seen, {warnings}\n"),
     }
 }
 
@@ -105,6 +107,8 @@ mod tests {
         );
         assert!(text.contains("\n                        -> add one\n"), "{text}");
         assert!(text.ends_with("1 missing, 1 could not be seen, 0 warnings\n"), "{text}");
+        let warned = super::text(&[Finding::warn("avx2", "maybe", "")]);
+        assert!(warned.ends_with("; 1 warning\n"), "{warned}");
         assert_eq!(json(&findings)[1]["wayOut"], "add one");
         let codes = [
             code(&findings),

@@ -7,7 +7,10 @@ use dockerios_core::{
 };
 use serde_json::json;
 
-use crate::world::{VM, World};
+use crate::{
+    lives::delete,
+    world::{VM, World},
+};
 
 fn booted() -> World {
     let mut world = World::new();
@@ -67,6 +70,57 @@ fn past_the_readiness_timeout_it_fails_keeps_the_screen_and_gives_everything_bac
         ("ReadinessTimeout", Some("macs-m-2f0c9a51-screen"))
     );
     assert!(world.plan().steps.is_empty(), "and rests");
+    assert_eq!(world.reason("InstanceRunning"), "UncleanShutdown", "that is evidence");
+    for kind in ["IdentityAllocated", "DiskCloned"] {
+        assert_eq!(world.reason(kind), "GivenBack", "{kind}: {}", world.message(kind));
+        let said = world.message(kind);
+        assert!(said.contains("given back when the machine failed"), "{kind}: {said}");
+    }
+}
+
+#[test]
+fn an_instance_that_a_failed_machine_gave_back_is_not_said_to_shut_down_still() {
+    let mut world = booted();
+    world.wait(901);
+    world.settle();
+    assert_eq!(world.reason("InstanceRunning"), "ShuttingDown");
+    world.instance("Succeeded");
+    for _ in 0..3 {
+        world.settle();
+    }
+    let said = world.message("InstanceRunning");
+    assert_eq!(world.reason("InstanceRunning"), "GivenBack", "{said}");
+    assert!(said.contains("given back when the machine failed"), "{said}");
+}
+
+#[test]
+fn a_failed_machine_keeps_what_was_said_of_its_failure_as_evidence_and_says_it_once() {
+    let mut world = World::ready();
+    world.instance("Failed");
+    for _ in 0..6 {
+        world.settle();
+    }
+    assert_eq!(
+        (world.phase(), world.reason("Ready")),
+        (Phase::Failed, "InstanceFailed".into())
+    );
+    let instance = world.message("InstanceRunning");
+    assert_eq!(world.reason("InstanceRunning"), "InstanceFailed");
+    assert_eq!(
+        instance.matches("as it was when the machine failed").count(),
+        1,
+        "{instance}"
+    );
+    let guest = world.message("GuestReady");
+    assert!(
+        guest.contains("last report, stage Ready at") && guest.contains("kept as evidence"),
+        "{guest}"
+    );
+    let told = world.message("IdentityAllocated");
+    delete(&mut world);
+    let plan = world.plan();
+    let status = plan.status.map(|status| status.to_string()).unwrap_or_default();
+    assert!(!status.contains("it has none yet"), "{told}: {status}");
 }
 
 #[test]

@@ -61,12 +61,13 @@ fn a_whole_platform_is_ready_and_says_that_its_path_has_an_end() {
 #[test]
 fn the_first_thing_without_which_no_machine_is_made_is_the_reason() {
     type Edit = fn(&mut Facts);
-    let cases: [(&str, Edit); 8] = [
+    let cases: [(&str, Edit); 9] = [
         ("DomainHookMissing", |f| change(f, |p| p.spec.domain_hook = None)),
         ("OskMissing", |f| change(f, |p| p.spec.smc = None)),
         ("BuilderMissing", |f| change(f, |p| p.spec.boot_disk_builder = None)),
         ("KubeVirtNotFound", |f| f.kubevirts = Seen::Present(Vec::new())),
         ("Unreadable", |f| f.kubevirts = Seen::Unknown("the list failed".into())),
+        ("CdiNotFound", |f| f.cdi_gates = Seen::Absent),
         ("SmcMissing", |f| {
             change(f, |p| p.status.as_mut().expect("a status").launchers[0].smc = false)
         }),
@@ -156,6 +157,27 @@ fn a_plugin_and_early_binding_are_warned_of_and_stop_nothing() {
         "{:?}",
         plan.news
     );
+}
+
+#[test]
+fn what_is_to_be_done_about_cdi_depends_on_whether_it_is_there() {
+    for (gates, verdict, reason, told) in [
+        (Seen::Absent, "False", "CdiNotFound", "install CDI"),
+        (Seen::Present(Vec::new()), "False", "NotHonored", "of the CDI object"),
+        (
+            Seen::Unknown("the list failed".into()),
+            "Unknown",
+            "Unreadable",
+            "the list failed",
+        ),
+    ] {
+        let mut facts = facts();
+        facts.cdi_gates = gates;
+        let (_, status) = pass(&facts);
+        let kind = "HonorsWaitForFirstConsumer";
+        assert_eq!(said(&status, kind), (verdict.into(), reason.into()));
+        assert!(message(&status, kind).contains(told), "{}", message(&status, kind));
+    }
 }
 
 #[test]

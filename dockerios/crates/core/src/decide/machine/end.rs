@@ -4,8 +4,10 @@
 //! machine says for what.
 
 use dockerios_api::{
-    MacOSMachine, MacOSMachineClaim,
-    machine::macos_machine::{MachineFailure, MachinePhase as Phase, MachineReason as Reason},
+    MacOSMachine, MacOSMachineClaim, Verdict,
+    machine::macos_machine::{
+        MachineCondition as Condition, MachineFailure, MachinePhase as Phase, MachineReason as Reason,
+    },
     names::TEARDOWN,
 };
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use super::{
     drain::{self, Drain},
     facts::Objects,
     instance::Life,
-    status::Pass,
+    status::{Pass, alarming, clock},
     teardown::{Progress, give_back},
 };
 use crate::{Guard, Kind, Seen, Step, Target, decide::claim::let_go};
@@ -81,6 +83,63 @@ pub(super) fn proceed(pass: &mut Pass, objects: &Objects) {
     }
 }
 
+/// Begins what a condition said when the machine failed, which is kept as evidence.
+const WHEN_IT_FAILED: &str = "as it was when the machine failed: ";
+
+/// Whether the condition says that what it tells of was given back.
+pub(super) fn has_given_back(pass: &Pass, kind: Condition) -> bool {
+    pass.stood(kind)
+        .is_some_and(|stood| stood.reason == Reason::GivenBack.word())
+}
+
+/// A failed machine holds nothing any more. What a condition said of the failure is kept and marked as evidence; all
+/// else that it said is over.
+fn say_given_back(pass: &mut Pass, disk_is_kept: bool) {
+    let shared = pass
+        .report
+        .said(Condition::IdentityAllocated)
+        .is_some_and(|said| said.reason == Reason::SharedBootDisk.word());
+    if !shared {
+        let message = "its identity was given back when the machine failed";
+        pass.say(Condition::IdentityAllocated, false, Reason::GivenBack, message);
+    }
+    if !disk_is_kept {
+        let message = "its disks were given back when the machine failed";
+        evidence_or(pass, Condition::DiskCloned, message);
+    }
+    let message = "its instance was given back when the machine failed";
+    evidence_or(pass, Condition::InstanceRunning, message);
+    evidence_or(pass, Condition::GuestReady, &last_report(pass));
+}
+
+fn evidence_or(pass: &mut Pass, kind: Condition, message: &str) {
+    let stood = pass.report.said(kind).cloned();
+    let evidence = stood.filter(|said| {
+        said.status == Verdict::False && (alarming(&said.reason) || said.reason == Reason::GuestNotReady.word())
+    });
+    match evidence {
+        None => pass.say(kind, false, Reason::GivenBack, message),
+        Some(said) if said.message.starts_with(WHEN_IT_FAILED) => {}
+        Some(said) => {
+            let message = format!("{WHEN_IT_FAILED}{}", said.message);
+            pass.report.say(kind, false, said.reason, message);
+        }
+    }
+}
+
+/// What its guest said last.
+fn last_report(pass: &Pass) -> String {
+    let guest = pass.before().and_then(|status| status.guest.as_ref());
+    let last = guest.and_then(|guest| Some((guest.stage?, guest.last_report.as_ref()?)));
+    match last {
+        Some((stage, at)) => format!(
+            "nothing runs since the machine failed; its guest's last report, stage {stage:?} at {}, is kept as evidence",
+            clock(at.0)
+        ),
+        None => "nothing runs since the machine failed".to_owned(),
+    }
+}
+
 /// The machine failed and stays as evidence; what it holds is given back.
 pub(super) fn failed(pass: &mut Pass, objects: &Objects, failure: &MachineFailure) {
     let life = Life::of(pass.facts, objects);
@@ -90,8 +149,13 @@ pub(super) fn failed(pass: &mut Pass, objects: &Objects, failure: &MachineFailur
         Progress::Unreadable(why) => {
             format!("; what it holds cannot be given back while something cannot be read: {why}")
         }
-        Progress::Done { retained: true } => "; all was given back but its disk, which is kept".to_owned(),
-        Progress::Done { retained: false } => "; all that it held was given back".to_owned(),
+        Progress::Done { retained } => {
+            say_given_back(pass, retained);
+            match retained {
+                true => "; all was given back but its disk, which is kept".to_owned(),
+                false => "; all that it held was given back".to_owned(),
+            }
+        }
     };
     if objects.none() {
         pass.draft.stop_requested_at = None;

@@ -162,6 +162,9 @@ fn standing(pass: &mut Pass) {
                 "its class shares one bootdisk",
             );
         }
+        (None, None) if end::has_given_back(pass, Condition::IdentityAllocated) => {
+            pass.again(Condition::IdentityAllocated);
+        }
         (None, None) => pass.say(
             Condition::IdentityAllocated,
             false,

@@ -319,7 +319,7 @@ fn refused(refusal: &Refusal, home: &str) -> (MachineReason, String) {
 }
 
 /// Reasons that a person should look at; all others are steps on an ordinary way.
-fn alarming(reason: &str) -> bool {
+pub(super) fn alarming(reason: &str) -> bool {
     use MachineReason as R;
     [
         R::ClassNotFound,

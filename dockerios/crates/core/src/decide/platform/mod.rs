@@ -102,7 +102,7 @@ fn another_mode(before: &[Launcher], now: &[Launcher], report: &Report) -> Optio
     (silent && before.nvme != now.nvme).then(|| News::normal(&said.reason, &said.message))
 }
 
-/// The first thing without which no machine can be made. A plugin and CDI's binding are warnings: they may do harm.
+/// The first thing without which no machine can be made. A plugin and how CDI binds are warnings: they may do harm.
 fn summary(facts: &Facts, judged: &[(Condition, Said)]) -> Said {
     let spec = &facts.platform.spec;
     let no = |reason, message: &str| (Verdict::False, reason, message.to_owned());
@@ -132,7 +132,8 @@ fn summary(facts: &Facts, judged: &[(Condition, Said)]) -> Said {
     let bad = judged
         .iter()
         .find(|(kind, (verdict, ..))| needed.contains(kind) && *verdict != Verdict::True);
-    match bad {
+    let cdi_missing = || judged.iter().find(|(_, (_, reason, _))| *reason == Reason::CdiNotFound);
+    match bad.or_else(cdi_missing) {
         Some((_, said)) => said.clone(),
         None => (Verdict::True, Reason::Ready, "all is as machines need it".to_owned()),
     }
@@ -268,7 +269,14 @@ fn first_consumer(facts: &Facts) -> Said {
             Reason::Honored,
             "CDI waits until a machine has a node".to_owned(),
         ),
-        Seen::Present(_) | Seen::Absent => {
+        Seen::Absent => {
+            let message = format!(
+                "CDI is not there (it has no CDIConfig), so no disk can be cloned: install CDI and its CDI object, with \
+                 {FIRST_CONSUMER} in spec.config.featureGates"
+            );
+            (Verdict::False, Reason::CdiNotFound, message)
+        }
+        Seen::Present(_) => {
             let message = format!(
                 "CDI binds volumes at once, so a clone may land where its machine cannot run; add {FIRST_CONSUMER} to \
                  spec.config.featureGates of the CDI object"
