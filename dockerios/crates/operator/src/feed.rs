@@ -4,7 +4,7 @@
 //! end the watch for all, and the version of a list must be known (kube's own watcher hides it) to tell whether what
 //! was written has been seen again. A list that fails changes nothing of what was seen before.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dockerios_pki::words;
 use futures::TryStreamExt;
@@ -25,6 +25,8 @@ const PAGE: u32 = 500;
 const WATCH_SECONDS: u32 = 290;
 /// First and longest pause after a failure.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(15));
+/// A trouble that lasts is told again after so long: often enough for a log that is kept for a day.
+const REMINDER: Duration = Duration::from_hours(1);
 
 #[derive(Deserialize)]
 struct Page {
@@ -52,12 +54,22 @@ pub async fn feed(client: Client, source: Source, platform_namespace: String, ou
         out,
     };
     let mut pause = PAUSE.0;
+    let mut trouble = Trouble::default();
     while !feed.out.is_closed() {
-        match feed.list_then_watch().await {
-            Ok(()) => pause = PAUSE.0,
+        match feed.list_then_watch(&mut trouble).await {
+            Ok(()) => {
+                pause = PAUSE.0;
+                feed.well(&mut trouble);
+            }
             Err(error) => {
                 let why = words(&error);
-                tracing::warn!(kind, why, "cannot be watched; what was seen before stays");
+                if trouble.is_news(&why, Instant::now()) {
+                    tracing::warn!(
+                        kind,
+                        why,
+                        "cannot be watched; what was seen before stays, and it is tried again"
+                    );
+                }
                 if feed.say(Notice::Unreadable(why)).await.is_none() {
                     return;
                 }
@@ -78,7 +90,7 @@ struct Feed {
 
 impl Feed {
     /// One list, then watches from it until the API server no longer knows that far back.
-    async fn list_then_watch(&self) -> kube::Result<()> {
+    async fn list_then_watch(&self, trouble: &mut Trouble) -> kube::Result<()> {
         let (objects, mut version) = self.list().await?;
         if self
             .say(Notice::List(objects, version.parse().unwrap_or_default()))
@@ -89,7 +101,7 @@ impl Feed {
         }
         loop {
             match self.watch(&mut version).await {
-                Ok(Ended::ByTime) => {}
+                Ok(Ended::ByTime) => self.well(trouble),
                 Ok(Ended::TooOld | Ended::NobodyListens) => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -167,8 +179,35 @@ impl Feed {
         object
     }
 
+    fn well(&self, trouble: &mut Trouble) {
+        if trouble.over() {
+            tracing::info!(kind = self.kind, "is watched again");
+        }
+    }
+
     async fn say(&self, notice: Notice) -> Option<()> {
         self.out.send((self.source, notice)).await.ok()
+    }
+}
+
+/// What a log was told last of why a kind cannot be watched. It is tried again every few seconds, and told once.
+#[derive(Default)]
+struct Trouble(Option<(String, Instant)>);
+
+impl Trouble {
+    /// Whether it is another trouble than before, or one that has lasted since it was told.
+    fn is_news(&mut self, why: &str, now: Instant) -> bool {
+        let told = self.0.as_ref();
+        let stale = told.is_none_or(|(said, at)| said != why || now.duration_since(*at) >= REMINDER);
+        if stale {
+            self.0 = Some((why.to_owned(), now));
+        }
+        stale
+    }
+
+    /// Whether there was one, which is over.
+    fn over(&mut self) -> bool {
+        self.0.take().is_some()
     }
 }
 
@@ -185,4 +224,23 @@ fn text_version(object: &Value) -> Option<String> {
             .unwrap_or_default()
             .to_owned()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trouble_is_told_once_until_it_changes_ends_or_has_lasted_long() {
+        let begin = Instant::now();
+        let mut trouble = Trouble::default();
+        assert!(!trouble.over(), "there was none");
+        assert!(trouble.is_news("404", begin), "the first time");
+        assert!(!trouble.is_news("404", begin + REMINDER / 2), "it is known");
+        assert!(trouble.is_news("403", begin + REMINDER / 2), "another one");
+        assert!(!trouble.is_news("403", begin + REMINDER), "told half that long ago");
+        assert!(trouble.is_news("403", begin + REMINDER * 2), "it lasts");
+        assert!(trouble.over(), "it ended");
+        assert!(trouble.is_news("403", begin + REMINDER * 2), "it came back");
+    }
 }

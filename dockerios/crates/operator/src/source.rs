@@ -130,9 +130,14 @@ impl Source {
         matches!(self, Self::HookConfigs)
     }
 
-    /// Kinds that a cluster may well lack: their absence is an empty list, not a riddle.
+    /// Kinds that a cluster may well lack: their absence is an empty list, not a riddle. KubeVirt's own object is among
+    /// them for the words of PlatformConfig alone; what tells whether a guest runs or a disk is there never is: a CRD
+    /// that was removed would free identities in use.
     pub fn optional(self) -> bool {
-        matches!(self, Self::Snapshots | Self::Plugins | Self::CdiConfigs)
+        matches!(
+            self,
+            Self::Snapshots | Self::Plugins | Self::CdiConfigs | Self::KubeVirts
+        )
     }
 
     /// The source in which a written object of that kind will be seen, if it is watched at all.
@@ -161,3 +166,22 @@ impl Source {
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY`].
 pub const MANAGER: &str = "dockerios-operator";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_that_is_not_served_says_nothing_of_what_runs_or_is_stored() {
+        let lacking: Vec<_> = Source::ALL.into_iter().filter(|source| source.optional()).collect();
+        assert_eq!(
+            lacking,
+            [
+                Source::Snapshots,
+                Source::KubeVirts,
+                Source::CdiConfigs,
+                Source::Plugins
+            ]
+        );
+    }
+}
