@@ -166,6 +166,22 @@ fn a_claim_holds_its_machine_and_one_made_again_under_its_name_does_not() {
 }
 
 #[test]
+fn a_failed_machine_that_its_claim_still_holds_does_not_say_that_it_waits_for_an_identity() {
+    let mut world = World::ready();
+    world.instance("Failed");
+    for _ in 0..6 {
+        world.settle();
+    }
+    assert_eq!(world.reason("IdentityAllocated"), "GivenBack");
+    claim(&mut world);
+    delete(&mut world);
+    world.settle();
+    assert_eq!(world.reason("Ready"), "HeldByClaim");
+    let said = world.message("IdentityAllocated");
+    assert_eq!(world.reason("IdentityAllocated"), "GivenBack", "{said}");
+}
+
+#[test]
 fn a_machine_whose_claim_is_gone_is_deleted_and_one_whose_claim_cannot_be_read_is_not() {
     let mut world = World::ready();
     claim(&mut world);

@@ -7,10 +7,7 @@ use dockerios_core::{
 };
 use serde_json::json;
 
-use crate::{
-    lives::delete,
-    world::{VM, World},
-};
+use crate::world::{VM, World};
 
 fn booted() -> World {
     let mut world = World::new();
@@ -116,11 +113,6 @@ fn a_failed_machine_keeps_what_was_said_of_its_failure_as_evidence_and_says_it_o
         guest.contains("last report, stage Ready at") && guest.contains("kept as evidence"),
         "{guest}"
     );
-    let told = world.message("IdentityAllocated");
-    delete(&mut world);
-    let plan = world.plan();
-    let status = plan.status.map(|status| status.to_string()).unwrap_or_default();
-    assert!(!status.contains("it has none yet"), "{told}: {status}");
 }
 
 #[test]
