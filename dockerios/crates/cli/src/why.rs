@@ -19,15 +19,17 @@ use crate::{out, room};
 )]
 pub(crate) struct Why {
     /// macs/NAME, macclaim/NAME, macpool/NAME, macclass/NAME, mimg/NAME, idpool/NAME, mid/NAME or platform/default
-    ///
-    /// One object; KIND and NAME may stand apart, as in: macs NAME
-    #[arg(required = true, num_args = 1..=2, value_names = ["KIND/NAME", "NAME"])]
-    object: Vec<String>,
+    #[arg(value_name = "KIND/NAME")]
+    object: String,
+    /// The name, where the kind stands alone before it
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
 }
 
 impl Why {
     pub(crate) async fn run(&self, access: &Access) -> Result<ExitCode> {
-        let target = Target::read(&self.object).map_err(wrong_words)?;
+        let words: Vec<String> = std::iter::once(&self.object).chain(&self.name).cloned().collect();
+        let target = Target::read(&words).map_err(wrong_words)?;
         let cluster = access.open().await?;
         let resource = (target.kind.resource)();
         let namespace = target.kind.namespaced.then_some(&*cluster.namespace);
