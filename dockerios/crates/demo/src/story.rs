@@ -399,7 +399,7 @@ pub(crate) fn yours(cluster: &Cluster, assets: &Path, bin_dir: &Path) {
         say::line(format!("  {command:<56}# {about}"));
     }
     if let Some(metrics) = &cluster.metrics {
-        let command = format!("curl -s {metrics} | grep ^dockerios_");
+        let command = format!("curl -s {metrics} | grep ^dockerios");
         say::line(format!("  {command:<56}# what Prometheus would scrape"));
     }
 }
