@@ -56,6 +56,8 @@ pub struct Fleet {
     pub sim: Sim,
     /// Whose definitions of KubeVirt's and CDI's kinds are installed.
     pub definitions: &'static str,
+    /// Whether there are VolumeSnapshots: their definition is at hand with the real ones alone.
+    pub snapshots: bool,
     dir: PathBuf,
     ports: Ports,
     template: Template,
@@ -103,6 +105,7 @@ impl Fleet {
             .images
             .insert(make::GPU_TEMPLATE_IMAGE.to_owned(), gpu_template.folder.clone());
         let real = root().join("../../shared/crds");
+        let snapshots = real.join("kubevirt").is_dir() && real.join("snapshot").is_dir();
         let definitions = if real.join("kubevirt").is_dir() {
             options.crds = Some(real);
             "KubeVirt's and CDI's own"
@@ -139,6 +142,7 @@ impl Fleet {
             client,
             sim,
             definitions,
+            snapshots,
             dir,
             ports,
             template,

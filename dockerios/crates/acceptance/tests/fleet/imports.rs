@@ -129,6 +129,10 @@ async fn disk(fleet: &Fleet, ns: &str, name: &str, storage: &str) -> Result<()> 
 pub(crate) async fn a_snapshot_of_another_namespace_becomes_an_image_and_machines_are_made_of_snapshots() -> Result<()>
 {
     let fleet = fleet().await?;
+    if !fleet.snapshots {
+        eprintln!("the definition of VolumeSnapshots is not at hand: no image is made of one");
+        return Ok(());
+    }
     let scratch = fleet.namespace("snapped").await?;
     let (ns, client) = (scratch.name(), &fleet.client);
     disk(fleet, ns, "mine", "mac-snapshot").await?;
