@@ -25,12 +25,14 @@ for rank, package, name, executable, folder in sorted(programs):
     print(executable, folder, f"{package}: {name}", sep="\t")
 PY
 
-run() { # what cargo gives a test program: its package's folder, as where it stands and in its environment
+# A program stands in its package's folder, as under cargo. Of cargo's variables it gets none: a test that calls cargo
+# itself would have whatever looks at them (ring's build script does) built anew, for other values.
+run() {
   local executable folder name log began=$SECONDS verdict=ok
   IFS=$'\t' read -r executable folder name <<<"$1"
   log=$out/$(basename "$executable").log
   # a program that hangs is ended and named, before whoever waits for all of them gives up
-  (cd "$folder" && CARGO_MANIFEST_DIR=$folder exec timeout --kill-after=10 1500 "$executable") >"$log" 2>&1 </dev/null ||
+  (cd "$folder" && exec timeout --kill-after=10 1500 "$executable") >"$log" 2>&1 </dev/null ||
     verdict="FAILED, exit code $? (124 is no end in 25 minutes)"
   [ "$verdict" = ok ] || printf '%s\n' "$name: $verdict" >>"$out/failed"
   exec 9>"$out/.print" && flock 9
@@ -39,7 +41,7 @@ run() { # what cargo gives a test program: its package's folder, as where it sta
   printf '     %s: %s, %d s\n' "$name" "$verdict" $((SECONDS - began))
 }
 export -f run
-export out CARGO=${CARGO:-$(command -v cargo)}
+export out
 : >"$out/failed"
 tr '\n' '\0' <"$out/programs" | xargs -0 -n 1 -P "$lanes" bash -c 'run "$1"' run
 cargo test --workspace --all-features --locked --doc

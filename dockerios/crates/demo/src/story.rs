@@ -396,11 +396,11 @@ pub(crate) fn yours(cluster: &Cluster, assets: &Path, bin_dir: &Path) {
             "the hook on a domain of your own",
         ),
     ] {
-        say::line(format!("  {command:<56}# {about}"));
+        say::line(format!("  {command:<58}# {about}"));
     }
     if let Some(metrics) = &cluster.metrics {
         let command = format!("curl -s {metrics} | grep ^dockerios");
-        say::line(format!("  {command:<56}# what Prometheus would scrape"));
+        say::line(format!("  {command:<58}# what Prometheus would scrape"));
     }
 }
 
