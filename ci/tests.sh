@@ -2,11 +2,11 @@
 # Builds the tests of the workspace that it is called in, and runs their programs side by side: most of what they do is
 # wait, for an API server, a timer, a VM. What each prints comes out whole, when it ends.
 #
-#   TEST_LANES  how many run at once; default: one more than there are processors
+#   TEST_LANES  how many run at once; default: as many as there are processors
 set -euo pipefail
 out=$(mktemp -d "${TMPDIR:-/tmp}/tests.XXXXXX")
 trap 'rm -rf "$out"' EXIT
-lanes=${TEST_LANES:-$(($(nproc) + 1))}
+lanes=${TEST_LANES:-$(nproc)}
 
 cargo test --workspace --all-features --locked --no-run --message-format=json-render-diagnostics >"$out/built.json"
 # a line each: the program, its package's folder, its name. What takes longest goes first: the story, whole clusters

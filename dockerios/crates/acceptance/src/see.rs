@@ -14,7 +14,7 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::Value;
 
 /// Longest wait of a scene: two cores play a whole fleet, several scenes at once.
-pub const PATIENCE: Duration = Duration::from_secs(150);
+pub const PATIENCE: Duration = Duration::from_secs(400);
 
 /// Waits until the object is so; `what` completes the sentence "there is no sign of …".
 ///
