@@ -228,18 +228,19 @@ fn waiter(world: &World, machine: &MacOSMachine) -> Option<Waiter> {
 /// Cards of the devices that somebody in the line asks for.
 fn cards(world: &World, waiters: &[Waiter]) -> BTreeMap<String, Seen<Cards>> {
     let devices: BTreeSet<&String> = waiters.iter().filter_map(|waiter| waiter.gpu.as_ref()).collect();
-    // where no instance is seen, the VirtualMachine counts as one that could be anywhere
-    let node = |vm: &VirtualMachine| {
+    // A VirtualMachine of others holds a card once its instance has a node: what it might have some day keeps nobody
+    // waiting. Where instances cannot be read, it counts as one that could be anywhere.
+    let holder = |vm: &Arc<VirtualMachine>| -> Option<Holder> {
         let vmi = world.vmis.get(&vm.namespace().unwrap_or_default(), &vm.name_any());
-        vmi.present().and_then(|vmi| vmi.status.as_ref()?.node_name.clone())
+        let node = vmi.present().and_then(|vmi| vmi.status.as_ref()?.node_name.clone());
+        let holds = node.is_some() || vmi.unreadable().is_some() || ours(world, vm);
+        holds.then(|| (vm.clone(), node))
     };
     let count = |device: &String| match (world.nodes.by(Index::Card, device), world.vms.by(Index::Card, device)) {
         (Seen::Unknown(why), _) | (_, Seen::Unknown(why)) => Seen::Unknown(why),
         (nodes, vms) => {
             let vms = vms.present().map(Vec::as_slice).unwrap_or_default();
-            let holders = vms.iter().map(|vm| (vm.clone(), node(vm)));
-            // a VirtualMachine of others holds a card once it has a node: what it might have some day keeps nobody waiting
-            let holders: Vec<Holder> = holders.filter(|(vm, node)| node.is_some() || ours(world, vm)).collect();
+            let holders: Vec<Holder> = vms.iter().filter_map(holder).collect();
             let nodes = nodes.present().map(Vec::as_slice).unwrap_or_default();
             let audio = permitted(world, device).and_then(|card| card.audio_device_name);
             Cards::count(device, audio.as_deref(), nodes, &holders).map_or_else(Seen::Unknown, Seen::Present)
