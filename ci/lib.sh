@@ -75,3 +75,11 @@ present() {
     [ ! -f "$root/$product/Cargo.toml" ] || say "$product"
   done
 }
+
+# tell_room GIB: a word when the disk has less. No refusal: what an earlier run built is there already, and counts.
+tell_room() {
+  local free
+  free=$(df -Pk "$root" | awk 'NR == 2 {print int($4 / 1048576)}')
+  [ "$free" -ge "$1" ] ||
+    say "!!! LITTLE ROOM: $free GiB free under $root, a first run wants $1; when it runs out, linkers end with 'Bus error'" >&2
+}
