@@ -3,6 +3,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
+
 /// Delays that double from `first` to `most`, each drawn from the upper half of its range so that many
 /// Macs that lost the same server do not come back at the same moment.
 #[derive(Debug, Clone)]
@@ -44,6 +46,13 @@ impl Backoff {
     }
 }
 
+/// Whether what waits until `until` is still to wait at `now`. No wait of its kind is longer than `longest`: one that
+/// seems so was set by a clock that has been put back since, and is over.
+pub fn waits(until: Timestamp, now: Timestamp, longest: SignedDuration) -> bool {
+    let left = until.duration_since(now);
+    left > SignedDuration::ZERO && left <= longest
+}
+
 impl Iterator for Backoff {
     type Item = Duration;
 
@@ -61,6 +70,18 @@ impl kube::runtime::utils::Backoff for Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wait_that_a_clock_a_day_ahead_has_set_ends_when_that_clock_is_put_right() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let longest = SignedDuration::from_secs(30);
+        for (until, now, on) in
+            [(100, 99, true), (100, 70, true), (100, 100, false), (100, 101, false), (86_500, 100, false)]
+        {
+            assert_eq!(waits(at(until), at(now), longest), on, "until {until}, now {now}");
+        }
+        assert!(!waits(Timestamp::MAX, Timestamp::MIN, longest));
+    }
 
     #[test]
     fn delays_double_up_to_the_most_and_never_exceed_it() {

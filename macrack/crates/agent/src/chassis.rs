@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kube::{Api, Client, ResourceExt};
+use macrack_api::MacNode;
 use macrack_api::rack::node::{LeaseRecord, Order, Reboot, Slot, WipeReceipt};
-use macrack_api::{MacNode, Span};
 use macrack_wire::MacAddress;
-use macrack_wire::layout::{is_uid, write_json};
+use macrack_wire::layout::{is_uid, write_json, write_json_lasting};
 use tokio::sync::watch;
 
 use crate::bell::{Bell, replace};
@@ -23,12 +23,13 @@ use crate::hold;
 use crate::host::{Host, HostFacts, VmProcess, random};
 use crate::identity::Nobody;
 use crate::images::room::{NewDisk, crowded_out};
-use crate::images::{Cache, Situation, Source, Standing, Want, Wishes};
+use crate::images::{Cache, Situation, Wishes};
 use crate::kubelet;
 use crate::life::{Facts, Life};
 use crate::node::NodeFacts;
+use crate::notes;
 use crate::orders::{self, Action, Decision, GoldenState, View};
-use crate::quota::{Alive, Quota, Verdict};
+use crate::quota::{self, Alive, Quota, Verdict};
 use crate::reboot::{Rebooter, is_busy};
 use crate::recipe::{self, Recipe};
 use crate::report::agent::{AgentReport, Sources, render};
@@ -45,6 +46,7 @@ const LOOK: Duration = Duration::from_secs(10);
 const LIST_EVERY: u32 = 6;
 
 mod testing;
+mod wishes;
 
 /// What the loop works with.
 pub struct Chassis {
@@ -64,8 +66,12 @@ pub struct Chassis {
     pub quota: Quota,
     /// Asks for approved reboots.
     pub rebooter: Rebooter,
+    /// What is on the disk of the kernel's counter is what is known of it.
+    pub quota_kept: bool,
     /// The last lease that was seen.
     pub last_lease: Option<LeaseRecord>,
+    /// Why the last lease cannot be read or kept.
+    pub lease_problem: Option<String>,
     /// The goldens.
     pub cache: Cache,
     /// What is asked of the puller.
@@ -147,6 +153,9 @@ impl Chassis {
     /// Runs until the agent is told to end.
     pub async fn run(mut self) {
         let mut look = tokio::time::interval(LOOK);
+        look.tick().await;
+        // before the first report: that no foreign VM runs would end a quarantine for one
+        self.look().await;
         loop {
             let gathered = self.gather();
             let decision = self.decide(&gathered);
@@ -183,7 +192,7 @@ impl Chassis {
         self.looks = self.looks.wrapping_add(1);
         let due = self.looks % LIST_EVERY == 1 || self.quota.foreign > 0;
         if due && let Some(processes) = self.processes().await {
-            self.quota.foreign = processes.iter().filter(|process| process.dir.is_none()).count();
+            self.quota.foreign = quota::foreign(&processes, &self.state_dir.vms());
         }
     }
 
@@ -216,7 +225,7 @@ impl Chassis {
             going_down: shutdown::goes_down(&*self.host),
         };
         self.wish(&gathered);
-        gathered.goldens = golden_states(&gathered.situation);
+        gathered.goldens = wishes::golden_states(&gathered.situation);
         gathered
     }
 
@@ -273,7 +282,7 @@ impl Chassis {
                 self.quota.started(uid);
             }
         }
-        if self.quota != before {
+        if self.quota != before || !self.quota_kept {
             self.keep_quota();
         }
         let lease = {
@@ -288,53 +297,24 @@ impl Chassis {
             .as_ref()
             .is_none_or(|last| last.uid != record.uid || last.earliest_release_at < record.earliest_release_at);
         if newer {
-            match write_json(&self.state_dir.last_lease(), &record) {
-                Ok(()) => self.last_lease = Some(record),
-                Err(error) => tracing::error!(%error, "the last lease cannot be kept"),
+            // a rename that the power takes away again would leave a floor that is too early
+            match write_json_lasting(&self.state_dir.last_lease(), &record) {
+                Ok(()) => (self.last_lease, self.lease_problem) = (Some(record), None),
+                Err(error) => {
+                    tracing::error!(%error, "the last lease cannot be kept");
+                    self.lease_problem = Some(notes::lease_problem(&error));
+                }
             }
         }
     }
 
-    fn keep_quota(&self) {
-        if let Err(error) = write_json(&self.state_dir.quota(), &self.quota) {
+    /// Keeps what is known of the kernel's counter; where that fails it is tried again in the next pass.
+    fn keep_quota(&mut self) {
+        let kept = write_json(&self.state_dir.quota(), &self.quota);
+        self.quota_kept = kept.is_ok();
+        if let Err(error) = kept {
             tracing::error!(%error, "what is known of the kernel's counter cannot be kept");
         }
-    }
-
-    /// Tells the puller what is asked for and what must be kept.
-    fn wish(&self, gathered: &Gathered) {
-        let config = self.catalogue.config().image_cache;
-        let recipes = gathered.to_be_made();
-        let recipes: Vec<&Recipe> = recipes.into_iter().map(|(_, recipe)| recipe).collect();
-        let instances = recipes.iter().map(|r| Want { source: r.source(), for_instance: true });
-        let ahead = self.prefetch().into_iter().map(|source| Want { source, for_instance: false });
-        let coming: u64 = recipes.iter().map(|recipe| recipe.disk_bytes).sum();
-        let week = Span(168 * 3600);
-        let wishes = Wishes {
-            wants: instances.chain(ahead).collect(),
-            cloned: gathered.vms.values().filter_map(|facts| facts.golden.clone()).collect(),
-            reserve: gathered.promised().saturating_add(coming),
-            max_goldens: usize::try_from(config.max_goldens).unwrap_or(2),
-            evict_after: SignedDuration::try_from(Duration::from_secs(
-                config.evict_after.parse().unwrap_or(week).seconds(),
-            ))
-            .unwrap_or(SignedDuration::MAX),
-        };
-        replace(&self.wishes, wishes);
-    }
-
-    fn prefetch(&self) -> Vec<Source> {
-        let seen = self.mac_node.borrow();
-        let status = seen.present().and_then(|mac_node| mac_node.status.as_ref());
-        let leased = status.filter(|status| status.lease_ref.is_some() && self.held.is_none());
-        let Some(status) = leased else { return Vec::new() };
-        let source = |name: &String| {
-            let image = self.catalogue.image(name)?;
-            // an instance of it is refused with the reason; until then it would only take up room
-            image.spec.runs_on(&self.facts.host_version).ok()?;
-            recipe::source(&image).ok()
-        };
-        status.prefetch_image_names.iter().filter_map(source).collect()
     }
 
     fn decide(&self, gathered: &Gathered) -> Decision {
@@ -474,7 +454,8 @@ impl Chassis {
     /// Finds out why the kernel refused the start of `uid`.
     async fn judge(&mut self, uid: &str) {
         let Some(processes) = self.processes().await else { return };
-        let alive = self.alive(uid, &processes);
+        let lives = self.vms.iter().map(|(uid, vm)| (uid.clone(), vm.facts().life)).collect();
+        let alive = Alive::of(&processes, &self.state_dir.vms(), &lives, uid);
         let verdict = self.quota.refused(uid, &alive, Timestamp::now());
         tracing::warn!(vm = uid, ?alive, ?verdict, "the kernel refused a start");
         self.keep_quota();
@@ -483,25 +464,6 @@ impl Chassis {
         }
         if verdict != Verdict::Stuck {
             self.order(uid, Command::Pardon);
-        }
-    }
-
-    fn alive(&self, refused: &str, processes: &[VmProcess]) -> Alive {
-        let served = |uid: &String| {
-            let dir = self.state_dir.vm(uid);
-            processes.iter().any(|process| process.dir.as_deref() == Some(dir.path()))
-        };
-        let ours =
-            self.vms.iter().filter(|(uid, vm)| uid.as_str() != refused && (vm.facts().life.is_alive() || served(uid)));
-        let known = |process: &VmProcess| {
-            let uid = process.dir.as_deref().and_then(|dir| dir.file_name()?.to_str());
-            uid.is_some_and(|uid| self.vms.contains_key(uid))
-        };
-        let orphans = processes.iter().filter(|process| process.dir.is_some() && !known(process));
-        Alive {
-            ours: ours.count(),
-            orphans: orphans.map(|process| process.pid).collect(),
-            foreign: processes.iter().filter(|process| process.dir.is_none()).count(),
         }
     }
 
@@ -545,6 +507,7 @@ impl Chassis {
             clock_skew_seconds: self.server_clock.skew(),
             disk_free: gathered.disk_free,
             quota: &self.quota,
+            lease_problem: self.lease_problem.as_deref(),
             slots: &gathered.slots,
             vms,
             says: &decision.says,
@@ -562,16 +525,4 @@ impl Chassis {
         self.reported = (has, losses);
         replace(&self.report, Some(AgentReport { mac_node: uid, losses, status }));
     }
-}
-
-fn golden_states(situation: &Situation) -> BTreeMap<String, GoldenState> {
-    let standings = situation.standings.iter().map(|(hex, standing)| {
-        let state = match standing {
-            Standing::Pulling(account) => GoldenState::Pulling(account.to_string()),
-            Standing::Refused(why) => GoldenState::Refused(why.clone()),
-        };
-        (hex.clone(), state)
-    });
-    let cached = situation.goldens.keys().map(|hex| (hex.clone(), GoldenState::Cached));
-    standings.chain(cached).collect()
 }

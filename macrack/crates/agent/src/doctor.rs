@@ -29,9 +29,9 @@ const LEAST_FREE: u64 = 100_000_000_000;
 /// From here on a clock that differs from the API server's is told.
 const SKEW: SignedDuration = SignedDuration::from_secs(60);
 /// Longest message in a report, in characters, as the schema says.
-const MESSAGE: usize = 256;
+pub(crate) const MESSAGE: usize = 256;
 /// Most findings in a report, as the schema says.
-const MOST: usize = 8;
+pub(crate) const MOST: usize = 8;
 
 /// What is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -49,6 +49,8 @@ pub enum Check {
     HostVersion,
     /// `macrack-hostd` listens.
     Hostd,
+    /// What the agent noted for its next life can be read.
+    Notes,
     /// No other virtualization software runs VMs.
     OtherVms,
     /// Free disk.
@@ -72,6 +74,7 @@ impl fmt::Display for Check {
             Check::AutoLogin => "auto-login",
             Check::HostVersion => "host-version",
             Check::Hostd => "hostd",
+            Check::Notes => "notes",
             Check::OtherVms => "other-vms",
             Check::Disk => "disk",
             Check::Link => "link",
@@ -141,6 +144,8 @@ pub struct Around {
     pub disk_free: Result<u64, String>,
     /// Every process that holds a VM.
     pub vms: Result<Vec<VmProcess>, String>,
+    /// What of the agent's own notes cannot be read, with the way out.
+    pub notes: Vec<String>,
     /// The API server, if one was named.
     pub api_server: Option<Reached>,
     /// The registries that were named.
@@ -160,6 +165,7 @@ pub struct Reached {
 pub fn judge(host: &HostFacts, around: &Around) -> Vec<Finding> {
     let mut found = vec![hardware(host)];
     found.extend(of_host(host));
+    found.push(notes(&around.notes));
     found.push(other_vms(&around.vms));
     found.push(disk(&around.disk_free));
     found.push(link(host));
@@ -260,6 +266,13 @@ fn host_version(host: &HostFacts) -> Finding {
             format!("macOS {version}"),
             format!("macOS {version}; {OLDEST_HOST} or newer is needed: upgrade it in System Settings, General"),
         ),
+    }
+}
+
+fn notes(unread: &[String]) -> Finding {
+    match unread.is_empty() {
+        true => Finding::good(Check::Notes, "the agent's notes can be read"),
+        false => Finding::unknown(Check::Notes, unread.join("; ")),
     }
 }
 
@@ -387,6 +400,7 @@ mod tests {
         Around {
             disk_free: Ok(500_000_000_000),
             vms: Ok(vec![VmProcess { pid: 7, dir: Some("/s/vms/a".into()) }]),
+            notes: Vec::new(),
             api_server: Some(reached("https://api:6443")),
             registries: vec![reached("https://registry")],
         }
@@ -396,7 +410,7 @@ mod tests {
     fn a_prepared_mac_passes_every_check_and_is_reported_without_findings() {
         let found = judge(&host(), &around());
         assert!(found.iter().all(|finding| finding.verdict == Verdict::Good), "{found:#?}");
-        assert_eq!(found.len(), 12, "every check has its line");
+        assert_eq!(found.len(), 13, "every check has its line");
         assert_eq!(hindrances(&host()), []);
     }
 
@@ -445,11 +459,12 @@ mod tests {
         host.link_bits_per_second = None;
         host.host_version = "Sequoia".into();
         around.vms = Err("ps".into());
+        around.notes = vec!["quota.json".into()];
         around.disk_free = Err("statvfs".into());
         around.api_server.as_mut().unwrap().answer = Ok(None);
         let found = judge(&host, &around);
         let count = |verdict| found.iter().filter(|finding| finding.verdict == verdict).count();
-        assert_eq!((count(Verdict::Unknown), count(Verdict::Wrong)), (9, 0), "{found:#?}");
+        assert_eq!((count(Verdict::Unknown), count(Verdict::Wrong)), (10, 0), "{found:#?}");
     }
 
     #[test]

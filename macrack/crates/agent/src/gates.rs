@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use macrack_api::names::VMS_PER_MAC;
 
+use crate::backoff::waits;
 use crate::life::Life;
-use crate::quota::Quota;
+use crate::quota::{LONGEST_PAUSE, Quota};
 
 /// The chassis as it is.
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +55,9 @@ impl<'a> Gates<'a> {
                 "the kernel refuses VMs although fewer than two run (its counter is stuck); nothing starts until this Mac was rebooted",
             );
         }
+        if let Some(why) = &self.quota.unread {
+            return shut(why.clone());
+        }
         self.full(alive).or_else(|| self.crowded(uid)).or_else(|| self.paused())
     }
 
@@ -83,7 +87,7 @@ impl<'a> Gates<'a> {
     }
 
     fn paused(&self) -> Option<Shut> {
-        let until = self.quota.not_before.filter(|until| *until > self.now)?;
+        let until = self.quota.not_before.filter(|until| waits(*until, self.now, LONGEST_PAUSE))?;
         Some(Shut { why: "the kernel refused a start; it is tried again in a moment".to_owned(), until: Some(until) })
     }
 }

@@ -5,6 +5,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt;
 use kube::runtime::WatchStreamExt;
@@ -122,6 +123,8 @@ pub struct Catalogue {
     classes: Store<InstanceClass>,
     images: Store<MacOSImage>,
     configs: Store<RackConfig>,
+    /// Of each kind: it was listed to its end.
+    listed: [Arc<AtomicBool>; 3],
 }
 
 impl Catalogue {
@@ -132,11 +135,19 @@ impl Catalogue {
         bell: &Bell,
         tasks: &mut JoinSet<()>,
     ) -> Catalogue {
+        let listed: [Arc<AtomicBool>; 3] = Default::default();
+        let [classes, images, configs] = listed.clone();
         Catalogue {
-            classes: follow_all(client, has_token, bell, tasks),
-            images: follow_all(client, has_token, bell, tasks),
-            configs: follow_all(client, has_token, bell, tasks),
+            classes: follow_all(client, has_token, bell, classes, tasks),
+            images: follow_all(client, has_token, bell, images, tasks),
+            configs: follow_all(client, has_token, bell, configs, tasks),
+            listed,
         }
+    }
+
+    /// Whether all of it was seen: what is not in it then does not exist. Before that nobody can tell.
+    pub fn is_known(&self) -> bool {
+        self.listed.iter().all(|listed| listed.load(Ordering::Relaxed))
     }
 
     /// The InstanceClass of that name.
@@ -149,13 +160,19 @@ impl Catalogue {
         self.images.get(&ObjectRef::new(name))
     }
 
-    /// The settings; the defaults where there are none.
+    /// The settings; the defaults where there are none, or none is known ([`Catalogue::is_known`]).
     pub fn config(&self) -> macrack_api::RackConfigSpec {
         self.configs.get(&ObjectRef::new("default")).map(|config| config.spec.clone()).unwrap_or_default()
     }
 }
 
-fn follow_all<K>(client: &Client, has_token: &watch::Receiver<bool>, bell: &Bell, tasks: &mut JoinSet<()>) -> Store<K>
+fn follow_all<K>(
+    client: &Client,
+    has_token: &watch::Receiver<bool>,
+    bell: &Bell,
+    listed: Arc<AtomicBool>,
+    tasks: &mut JoinSet<()>,
+) -> Store<K>
 where
     K: Kind + Resource<Scope = kube::core::ClusterResourceScope>,
 {
@@ -171,7 +188,12 @@ where
         while let Some(event) = events.next().await {
             match event {
                 Ok(Event::Init | Event::InitApply(_)) => {}
-                Ok(_) => bell.ring(),
+                Ok(event) => {
+                    if matches!(event, Event::InitDone) {
+                        listed.store(true, Ordering::Relaxed);
+                    }
+                    bell.ring();
+                }
                 Err(error) => {
                     tracing::debug!(kind = %K::kind(&()), error = refusal(&error).1, "a watch has trouble");
                 }

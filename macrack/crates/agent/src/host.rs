@@ -70,7 +70,7 @@ pub struct VmProcess {
     pub dir: Option<PathBuf>,
 }
 
-/// The Mac. Calls block for milliseconds at most.
+/// The Mac. Calls block: those that ask tools of macOS for as long as such a tool may take, the others for a moment.
 pub trait Host: Send + Sync + 'static {
     /// What it is.
     ///

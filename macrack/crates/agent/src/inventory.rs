@@ -25,7 +25,8 @@ async fn reap(state_dir: &StateDir, around: &Surroundings) -> io::Result<()> {
     let listed = tokio::task::spawn_blocking(move || host.vm_processes()).await;
     for process in listed.unwrap_or_else(|ended| Err(io::Error::other(ended)))? {
         let Some(dir) = process.dir else { continue };
-        if dir.starts_with(state_dir.vms()) && !dir.exists() {
+        // of one whose place cannot be looked at nobody knows that it is gone
+        if dir.starts_with(state_dir.vms()) && matches!(dir.try_exists(), Ok(false)) {
             tracing::warn!(pid = process.pid, dir = %dir.display(), "a VM process has outlived its directory");
             end_process(process.pid);
         }

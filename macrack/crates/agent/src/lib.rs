@@ -33,6 +33,7 @@ pub mod inventory;
 pub mod kubelet;
 pub mod life;
 pub mod node;
+pub mod notes;
 pub mod orders;
 pub mod quota;
 pub mod reboot;

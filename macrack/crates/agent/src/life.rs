@@ -11,9 +11,14 @@
 
 use std::fmt;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use macrack_api::rack::node::{CloneWay, WipeReceipt};
 use macrack_wire::{GuestStage, VmError, VmReport};
+
+/// Least time between two starts of a guest that shuts itself down.
+pub const RESTART_EVERY: SignedDuration = SignedDuration::from_secs(10);
+/// The longest between two tries to make a disk.
+pub const REMAKE_WITHIN: SignedDuration = SignedDuration::from_secs(60);
 
 /// Where a VM is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,14 +162,43 @@ impl Facts {
         let ready = report.guest.as_ref().is_some_and(|guest| guest.stage == GuestStage::Ready);
         self.guest_ready |= ready;
         match report.state {
-            VmState::Starting => self.enter(Life::Starting, now),
             // said before the order to stop was heard
-            VmState::Running if self.life == Life::Stopping => {}
+            VmState::Starting | VmState::Running if self.life == Life::Stopping => {}
+            VmState::Starting => self.enter(Life::Starting, now),
             VmState::Running => self.enter(Life::Running, now),
             VmState::Stopping => self.enter(Life::Stopping, now),
             // the process is about to end, and is counted until it has
             VmState::Stopped | VmState::Failed => {}
         }
         self.report = Some(report);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use macrack_wire::VmState;
+
+    use super::*;
+
+    #[test]
+    fn what_a_process_said_before_it_heard_the_order_to_stop_does_not_take_the_stop_back() {
+        let says = |state| VmReport {
+            uid: "u".to_owned(),
+            pid: 7,
+            state,
+            error: None,
+            started_at: Timestamp::UNIX_EPOCH,
+            guest: None,
+            guest_problem: None,
+            stop_cause: None,
+        };
+        for state in [VmState::Starting, VmState::Running, VmState::Stopping, VmState::Stopped] {
+            let mut facts = Facts::new(Life::Stopping, Timestamp::UNIX_EPOCH);
+            facts.hear(says(state), Timestamp::UNIX_EPOCH);
+            assert_eq!(facts.life, Life::Stopping, "{state:?}");
+        }
+        let mut facts = Facts::new(Life::Unknown("silent".to_owned()), Timestamp::UNIX_EPOCH);
+        facts.hear(says(VmState::Starting), Timestamp::UNIX_EPOCH);
+        assert_eq!(facts.life, Life::Starting);
     }
 }

@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 use macrack_agent::doctor::{Ask, Proof, Verdict, judge, look, prove};
 use macrack_agent::host::Host;
 use macrack_agent::images::{DirectoryStore, ImageStore, OciStore};
+use macrack_agent::notes;
 use macrack_agent::run::{Options, run};
 use macrack_agent::state_dir::StateDir;
 use macrack_oci::client::Mirror;
@@ -150,7 +151,8 @@ fn examine(arguments: Doctor) -> Result<bool> {
         return Ok(true);
     }
     let facts = host.facts().context("the facts of this Mac cannot be read")?;
-    let ask = Ask { bootstrap: arguments.bootstrap, registries: arguments.registry };
+    let notes = notes::problems(&state_dir, &facts.boot_id);
+    let ask = Ask { bootstrap: arguments.bootstrap, registries: arguments.registry, notes };
     let found = judge(&facts, &runtime.block_on(look(host, &ask)));
     for finding in &found {
         match arguments.json {

@@ -12,8 +12,9 @@ use jiff::Timestamp;
 use macrack_api::instance::macos_instance::RestartPolicy;
 use macrack_api::rack::node::{Order, Slot};
 
+use crate::backoff::waits;
 use crate::gates::{Gates, Shut};
-use crate::life::{Life, Rest};
+use crate::life::{Life, REMAKE_WITHIN, RESTART_EVERY, Rest};
 
 /// What is known of an instance's placeholder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -199,7 +200,9 @@ fn obstacle(view: &View<'_>, slot: &Slot, life: Option<&Life>, next: Next, alive
     }
     view.gates.shut(&slot.uid, alive).map(Wait::from).or_else(|| match (next, life) {
         (Next::Make, _) => unmade(view, slot, life),
-        (Next::Start, Some(Life::AtRest(Rest::GuestShutdown { restart_at }))) if *restart_at > view.gates.now => {
+        (Next::Start, Some(Life::AtRest(Rest::GuestShutdown { restart_at })))
+            if waits(*restart_at, view.gates.now, RESTART_EVERY) =>
+        {
             let say = Say::Waiting(
                 "the guest shut itself down right after its start; it is started again in a moment".to_owned(),
             );
@@ -225,7 +228,7 @@ fn unmade(view: &View<'_>, slot: &Slot, life: Option<&Life>) -> Option<Wait> {
         None => return Some(Wait { say: Say::Pulling("its golden is about to be pulled".to_owned()), until: None }),
     }
     match life {
-        Some(Life::Partial { why, retry_at: Some(until) }) if *until > view.gates.now => {
+        Some(Life::Partial { why, retry_at: Some(until) }) if waits(*until, view.gates.now, REMAKE_WITHIN) => {
             let why = why.clone().unwrap_or_else(|| "its disk is made anew in a moment".to_owned());
             Some(Wait { say: Say::Waiting(why), until: Some(*until) })
         }

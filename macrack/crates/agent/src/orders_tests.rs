@@ -153,6 +153,16 @@ fn nothing_starts_while_the_counter_is_stuck_and_the_refused_one_waits() {
 }
 
 #[test]
+fn nothing_starts_and_nothing_is_judged_while_it_is_not_known_whether_the_counter_is_stuck() {
+    let mut world = world(&[("a", Order::Run), ("b", Order::Run)]).with("a", rest());
+    world.quota = Quota::noted(Err(std::io::Error::other("quota.json: torn")), "boot");
+    assert!(world.decide().actions.is_empty(), "{:?}", world.decide());
+    for uid in ["a", "b"] {
+        assert!(world.waits_for(uid).contains("reboot this Mac (quota.json: torn)"), "{uid}");
+    }
+}
+
+#[test]
 fn a_refused_start_is_judged_before_anything_else_happens_to_it() {
     let world = world(&[("a", Order::Run)]).with("a", refused());
     assert_eq!(world.decide().actions, [Action::Judge("a".into())]);
@@ -167,6 +177,8 @@ fn a_retry_waits_for_its_time_and_the_loop_is_woken_for_it() {
     assert!(world.decide().actions.is_empty());
     world.now = later;
     assert_eq!(world.decide().actions, [start("a")]);
+    world.now = NOW - jiff::SignedDuration::from_hours(24);
+    assert_eq!(world.decide().actions, [start("a")], "by a clock that was put back it would wait for a day");
 }
 
 #[test]
@@ -288,6 +300,8 @@ fn a_guest_that_shuts_down_as_soon_as_it_is_up_is_not_started_without_end() {
     assert_eq!(world.decide().wake, Some(later));
     world.now = later;
     assert_eq!(world.decide().actions, [start("a")]);
+    world.now = NOW - jiff::SignedDuration::from_hours(24);
+    assert_eq!(world.decide().actions, [start("a")], "by a clock that was put back it would wait for a day");
 }
 
 #[test]
@@ -330,4 +344,10 @@ fn a_half_made_disk_is_made_anew_when_its_time_has_come() {
     assert_eq!(world.decide().wake, Some(later));
     world.now = later;
     assert_eq!(world.decide().actions, [Action::Make("a".into())]);
+    world.now = NOW - jiff::SignedDuration::from_hours(24);
+    assert_eq!(
+        world.decide().actions,
+        [Action::Make("a".into())],
+        "by a clock that was put back it would wait for a day"
+    );
 }

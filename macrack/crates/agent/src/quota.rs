@@ -1,18 +1,26 @@
 //! What the kernel's VM counter is known to be, and what a refused start means: pure.
 //!
 //! Invariants: only "code 6 with fewer than two alive, twice" makes a stuck counter, and only a new boot
-//! ends one. The quota is never worked around.
+//! ends one. Whether it stuck in this boot is never forgotten: where the note of it cannot be read, nothing starts
+//! either. The quota is never worked around.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
 
 use jiff::{SignedDuration, Timestamp};
 use macrack_api::names::VMS_PER_MAC;
 use serde::{Deserialize, Serialize};
 
+use crate::host::VmProcess;
+use crate::life::Life;
+
 /// Between a refused start and its one retry: the kernel may be a moment late in counting down.
 const RETRY_AFTER: SignedDuration = SignedDuration::from_secs(3);
 /// Between looks at what else holds the counter up.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
+/// The longest that a refused start holds others up.
+pub const LONGEST_PAUSE: SignedDuration = LOOK_AGAIN;
 
 /// What is known of the counter in this boot; kept in `quota.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +35,9 @@ pub struct Quota {
     /// The boot in which a start last succeeded.
     #[serde(default, rename = "checkedBootID")]
     pub checked_boot_id: Option<String>,
+    /// Why it is not known whether the counter stuck in this boot, with the way out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unread: Option<String>,
     /// Virtualization processes that are not MacRack's, when last looked.
     #[serde(skip)]
     pub foreign: usize,
@@ -43,10 +54,37 @@ pub struct Quota {
 pub struct Alive {
     /// VMs of ours that are known: running, starting, stopping.
     pub ours: usize,
-    /// VM processes of ours whose VM is unknown: its directory is gone.
+    /// VM processes that serve a directory of ours of which no VM is known: it is gone.
     pub orphans: Vec<u32>,
     /// Virtualization processes of others.
     pub foreign: usize,
+}
+
+impl Alive {
+    /// What lives among `processes`, with `lives` of the VMs in the directory `vms`, when the start of `refused` was
+    /// refused.
+    pub fn of(processes: &[VmProcess], vms: &Path, lives: &BTreeMap<String, Life>, refused: &str) -> Alive {
+        let serves = |process: &VmProcess, uid: &str| process.dir.as_deref() == Some(&*vms.join(uid));
+        let held = |uid: &str| processes.iter().any(|process| serves(process, uid));
+        let ours = lives.iter().filter(|(uid, life)| *uid != refused && (life.is_alive() || held(uid)));
+        let known = |process: &&VmProcess| lives.keys().any(|uid| serves(process, uid));
+        let own = processes.iter().filter(|process| !is_foreign(process, vms));
+        Alive {
+            ours: ours.count(),
+            orphans: own.filter(|process| !known(process)).map(|process| process.pid).collect(),
+            foreign: foreign(processes, vms),
+        }
+    }
+}
+
+/// How many of `processes` are not of this chassis, whose VMs lie in `vms`. They count towards two, and are not ours to
+/// end, though their program may be ours: somebody's by hand, or of another state directory.
+pub fn foreign(processes: &[VmProcess], vms: &Path) -> usize {
+    processes.iter().filter(|process| is_foreign(process, vms)).count()
+}
+
+fn is_foreign(process: &VmProcess, vms: &Path) -> bool {
+    process.dir.as_deref().is_none_or(|dir| !dir.starts_with(vms))
 }
 
 /// What a refused start means.
@@ -77,9 +115,26 @@ impl Quota {
         }
     }
 
+    /// What is known in boot `boot_id` from a note that may not be readable. One that is not is taken to be of this boot.
+    pub fn noted(note: io::Result<Option<Quota>>, boot_id: &str) -> Quota {
+        match note {
+            Ok(kept) => Quota::in_boot(kept, boot_id),
+            Err(error) => Quota {
+                unread: Some(format!(
+                    "whether the kernel's VM counter is stuck in this boot is not known, so no VM starts: reboot this Mac \
+                     ({error})"
+                )),
+                ..Quota::in_boot(None, boot_id)
+            },
+        }
+    }
+
     /// A start of `uid` succeeded.
     pub fn started(&mut self, uid: &str) {
-        self.checked_boot_id = Some(self.boot_id.clone());
+        // a VM that an earlier life started says nothing of a counter that may have stuck since
+        if self.unread.is_none() {
+            self.checked_boot_id = Some(self.boot_id.clone());
+        }
         self.refusals.remove(uid);
     }
 
@@ -140,6 +195,25 @@ mod tests {
     }
 
     #[test]
+    fn only_what_serves_a_lost_directory_of_this_chassis_is_an_orphan_and_other_programs_vms_are_foreign() {
+        let process = |pid, dir: Option<&str>| VmProcess { pid, dir: dir.map(Into::into) };
+        let lives = [
+            ("running".to_owned(), Life::Running),
+            ("silent".to_owned(), Life::WipeFailed("busy".to_owned())),
+            ("refused".to_owned(), Life::AtRest(crate::life::Rest::Ready)),
+        ];
+        let processes = [
+            process(1, Some("/s/vms/running")),
+            process(2, Some("/s/vms/silent")),
+            process(3, Some("/s/vms/lost")),
+            process(4, Some("/home/admin/vms/running")),
+            process(5, None),
+        ];
+        let found = Alive::of(&processes, Path::new("/s/vms"), &lives.into(), "refused");
+        assert_eq!(found, alive(2, &[3], 2), "an admin's own VM would be ended by force");
+    }
+
+    #[test]
     fn two_of_ours_or_a_foreign_one_is_no_stuck_counter_however_often() {
         let mut quota = quota();
         for _ in 0..5 {
@@ -159,6 +233,23 @@ mod tests {
         let next = Quota::in_boot(Some(stuck), "boot-2");
         assert!(!next.stuck);
         assert_eq!(next.checked_boot_id.as_deref(), Some("boot-1"), "not checked in this boot yet");
+    }
+
+    #[test]
+    fn a_note_that_cannot_be_read_is_no_healthy_counter_until_the_next_boot() {
+        let spoiled = || Err(io::Error::new(io::ErrorKind::InvalidData, "quota.json: expected value"));
+        let unknown = Quota::noted(spoiled(), "boot-1");
+        let why = unknown.unread.clone().unwrap();
+        assert!(why.contains("reboot this Mac (quota.json: expected value)"), "{why}");
+        assert!(!unknown.stuck, "nobody has seen that");
+        // kept in the place of what could not be read, it holds over an agent's restart and ends with the boot
+        let mut running = unknown.clone();
+        running.started("i1");
+        assert_eq!(running.checked_boot_id, None, "one that runs is no proof that the next would");
+        let kept: Quota = serde_json::from_str(&serde_json::to_string(&unknown).unwrap()).unwrap();
+        assert_eq!(Quota::noted(Ok(Some(kept.clone())), "boot-1").unread, Some(why));
+        assert_eq!(Quota::noted(Ok(Some(kept)), "boot-2").unread, None);
+        assert_eq!(Quota::noted(Ok(None), "boot-1").unread, None, "never noted is another matter");
     }
 
     #[test]

@@ -24,6 +24,7 @@ use macrack_wire::layout::{read_json, write_json};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
+use crate::backoff::waits;
 use crate::bell::Bell;
 use crate::life::Life;
 use crate::report::bounded;
@@ -95,9 +96,10 @@ pub fn decide(reboot: &Reboot, boot_id: &str, asked: Option<&Asked>, busy: bool,
         // another admin's clock, or a MacNode restored from a backup: never an older request than one that was carried out
         Some(asked) if asked.requested_at > reboot.requested_at.0 => Step::Nothing,
         Some(asked) if asked.requested_at == reboot.requested_at.0 && asked.begun => Step::Nothing,
-        Some(asked) if asked.requested_at == reboot.requested_at.0 && asked.asked_at + ASK_AGAIN > now => {
-            Step::Wait(asked.asked_at + ASK_AGAIN)
-        }
+        Some(asked) if asked.requested_at == reboot.requested_at.0 => match asked.asked_at.checked_add(ASK_AGAIN) {
+            Ok(again) if waits(again, now, ASK_AGAIN) => Step::Wait(again),
+            _ => Step::Ask,
+        },
         _ => Step::Ask,
     }
 }

@@ -51,6 +51,11 @@ fn an_approval_is_carried_out_in_its_own_boot_once_and_only_when_nothing_runs() 
     }
     let soon = decide(&approved(50), "boot-1", Some(&asked(50, false)), none, at(101));
     assert_eq!(soon, Step::Wait(at(100) + ASK_AGAIN), "it is not asked in a storm");
+    for asked_at in [at(90_000), Timestamp::MAX] {
+        let ahead = Asked { asked_at, ..asked(50, false) };
+        let step = decide(&approved(50), "boot-1", Some(&ahead), none, at(101));
+        assert_eq!(step, Step::Ask, "a clock that was a day ahead puts the reboot off by a day");
+    }
 }
 
 #[test]

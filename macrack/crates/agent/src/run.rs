@@ -1,7 +1,6 @@
 //! The agent's life: lock, inventory, then everything else at once, until it is told to end.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -9,8 +8,6 @@ use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use macrack_api::MacNode;
-use macrack_wire::layout::read_json;
-use serde::de::DeserializeOwned;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -25,6 +22,7 @@ use crate::images::{Cache, ImageStore, Puller, Wishes};
 use crate::inventory;
 use crate::kubelet;
 use crate::node::{self, NodeFacts};
+use crate::notes;
 use crate::quota::Quota;
 use crate::reboot::{Hostd, Rebooter};
 use crate::report::agent::AgentReport;
@@ -147,11 +145,18 @@ async fn begin(options: Options, bell: Bell, tasks: &mut JoinSet<()>) -> Result<
         while talks.join_next().await.is_some() {}
     });
 
-    let quota = Quota::in_boot(kept(&state_dir.quota()), &facts.boot_id);
+    let quota = Quota::noted(notes::read(&state_dir.quota()), &facts.boot_id);
+    let (last_lease, lease_problem) = match notes::read(&state_dir.last_lease()) {
+        Ok(last) => (last, None),
+        Err(error) => (None, Some(notes::lease_problem(&error))),
+    };
     let power = Arc::new(Hostd(macrack_hostd::socket(state_dir.path())));
     let rebooter = Rebooter::new(state_dir.reboot(), power, bell.clone());
     let chassis = Chassis {
-        last_lease: kept(&state_dir.last_lease()),
+        last_lease,
+        lease_problem,
+        // of an earlier boot, or in the place of what cannot be read
+        quota_kept: false,
         state_dir,
         host,
         facts,
@@ -183,23 +188,13 @@ async fn begin(options: Options, bell: Bell, tasks: &mut JoinSet<()>) -> Result<
     Ok(Begun { chassis: tokio::spawn(chassis.run()), node, mac_node })
 }
 
-/// What an earlier life of the agent noted. A note that cannot be read is not taken for one that was never made: it is told.
-fn kept<T: DeserializeOwned>(file: &Path) -> Option<T> {
-    let told = |error: &io::Error| {
-        if error.kind() != io::ErrorKind::NotFound {
-            tracing::error!(%error, file = %file.display(), "a note of an earlier life cannot be read; what it said is not known any more");
-        }
-    };
-    read_json(file).inspect_err(told).ok()
-}
-
 fn none() -> Wishes {
     Wishes {
+        known: false,
         wants: Vec::new(),
         cloned: Default::default(),
         reserve: 0,
         max_goldens: usize::MAX,
-        // until the settings and the inventory are known nothing is evicted
         evict_after: SignedDuration::MAX,
     }
 }

@@ -10,8 +10,9 @@
 use jiff::{SignedDuration, Timestamp};
 use macrack_api::rack::node::{MacNodeStatus, Order, QuarantineReason};
 
+use crate::backoff::waits;
 use crate::gates::{Gates, Shut};
-use crate::life::{Life, Rest};
+use crate::life::{Life, REMAKE_WITHIN, Rest};
 use crate::orders::Action;
 use crate::quota::Quota;
 
@@ -64,13 +65,13 @@ pub fn decide(wanted: bool, life: Option<(&Life, Timestamp)>, golden: bool, gate
         Life::Starting | Life::Running if wanted => Step::Wait(None),
         Life::AtRest(Rest::Refused(_)) if wanted => act(Action::Judge),
         Life::Partial { retry_at, .. } if wanted && !beside && golden => {
-            match retry_at.filter(|until| *until > gates.now) {
+            match retry_at.filter(|until| waits(*until, gates.now, REMAKE_WITHIN)) {
                 Some(until) => Step::Wait(Some(until)),
                 None => open(Step::Make),
             }
         }
         Life::AtRest(Rest::Ready | Rest::HostRestarted) if wanted && !beside => open(act(Action::Start)),
-        Life::AtRest(Rest::Failed(_)) if wanted && since + AFTER_FAILURE > gates.now => {
+        Life::AtRest(Rest::Failed(_)) if wanted && waits(since + AFTER_FAILURE, gates.now, AFTER_FAILURE) => {
             Step::Wait(Some(since + AFTER_FAILURE))
         }
         // tested, not to be tested any more, or to be made anew
@@ -132,6 +133,7 @@ mod tests {
         quota: Quota,
         crowded_out: BTreeMap<String, String>,
         going_down: bool,
+        since: Timestamp,
     }
 
     impl World {
@@ -143,7 +145,7 @@ mod tests {
                 crowded_out: &self.crowded_out,
                 going_down: self.going_down,
             };
-            decide(self.wanted, self.vms.get(UID).map(|life| (life, at(0))), self.golden, &gates)
+            decide(self.wanted, self.vms.get(UID).map(|life| (life, self.since)), self.golden, &gates)
         }
     }
 
@@ -155,6 +157,7 @@ mod tests {
             quota: Quota::in_boot(None, "two"),
             crowded_out: BTreeMap::new(),
             going_down: false,
+            since: at(0),
         }
     }
 
@@ -195,6 +198,9 @@ mod tests {
         let failed = || Some(Life::AtRest(Rest::Failed("no".to_owned())));
         assert_eq!(world(failed()).step(), Step::Wait(Some(at(600))), "it is not tried in a storm");
         assert_eq!(unwanted(failed()), act(Action::Wipe));
+        let mut put_back = world(failed());
+        put_back.since = at(90_000);
+        assert_eq!(put_back.step(), act(Action::Wipe), "by a clock that was put back it would wait for a day");
     }
 
     #[test]

@@ -37,7 +37,8 @@ fn due<T: Report>(wanted: Option<&T>, written: Option<&(T, Instant)>, now: Insta
 }
 
 /// Writes the newest of what is `wanted` whenever it differs from what was written; for ever. What
-/// changes while a write is under way is written with the next one.
+/// changes while a write is under way is written with the next one. Where nothing is wanted any more, what was written
+/// is forgotten: the same may be wanted again because somebody has changed it meanwhile.
 pub async fn keep_written<T, F, W>(what: String, mut wanted: watch::Receiver<Option<T>>, mut write: F)
 where
     T: Report,
@@ -48,6 +49,9 @@ where
     let mut backoff = Backoff::for_api();
     loop {
         let want = wanted.borrow_and_update().clone();
+        if want.is_none() {
+            written = None;
+        }
         let delay = match due(want.as_ref(), written.as_ref(), Instant::now()) {
             Due::Never => None,
             Due::After(delay) => Some(delay),
@@ -104,6 +108,22 @@ mod tests {
         assert_eq!(due(Some(&Two(1, 2)), Some(&written), now), Due::After(LEISURE));
         assert_eq!(due(Some(&Two(1, 2)), Some(&written), now + LEISURE), Due::After(Duration::ZERO));
         assert_eq!(due(Some(&Two(1, 1)), None, now), Due::After(Duration::ZERO));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_wanted_again_after_nothing_was_is_written_again() {
+        let (wants, wanted) = watch::channel(None);
+        let (seen, mut done) = watch::channel(0);
+        tokio::spawn(keep_written("test".to_owned(), wanted, move |_: Two| {
+            seen.send_modify(|n| *n += 1);
+            async { Ok(()) }
+        }));
+        for n in 1..4 {
+            wants.send_replace(Some(Two(1, 0)));
+            tokio::time::timeout(Duration::from_secs(60), done.wait_for(|seen| *seen == n)).await.unwrap().unwrap();
+            wants.send_replace(None);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -25,6 +25,8 @@ pub struct Ask {
     pub bootstrap: Option<PathBuf>,
     /// URLs of registries, `https://ghcr.io`.
     pub registries: Vec<String>,
+    /// What of the agent's own notes cannot be read, with the way out.
+    pub notes: Vec<String>,
 }
 
 /// Asks.
@@ -50,7 +52,7 @@ pub async fn look(host: Arc<dyn Host>, ask: &Ask) -> Around {
         let config = url.parse().map(Config::new).map_err(|error| format!("it is no URL: {error}"));
         registries.push(reach(url.clone(), "/v2/", config).await);
     }
-    Around { disk_free, vms, api_server, registries }
+    Around { disk_free, vms, notes: ask.notes.clone(), api_server, registries }
 }
 
 /// Asks `url` for `path`, and for its time.
@@ -141,7 +143,7 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             format!("http://{}", listener.local_addr().unwrap())
         };
-        let ask = Ask { bootstrap: None, registries: vec![there, gone, "not a url".to_owned()] };
+        let ask = Ask { registries: vec![there, gone, "not a url".to_owned()], ..Ask::default() };
         let around = look(Arc::new(Silent), &ask).await;
         assert_eq!(around.disk_free, Err("no disk".to_owned()));
         let answers: Vec<_> = around.registries.iter().map(|reached| &reached.answer).collect();
@@ -154,7 +156,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_bootstrap_file_that_is_not_there_is_said_in_the_words_of_its_way_out() {
-        let ask = Ask { bootstrap: Some("/nowhere.json".into()), registries: Vec::new() };
+        let ask = Ask { bootstrap: Some("/nowhere.json".into()), ..Ask::default() };
         let around = look(Arc::new(Silent), &ask).await;
         let why = around.api_server.unwrap().answer.unwrap_err();
         assert!(why.contains("/nowhere.json") && why.contains("kubectl macrack enroll"), "{why}");

@@ -68,6 +68,7 @@ struct Bench {
 /// A puller over the cache in `images`, that wants `source`.
 fn puller(images: &Path, source: &Source, free: u64) -> Bench {
     let (wishes, heard) = watch::channel(Wishes {
+        known: true,
         wants: vec![Want { source: source.clone(), for_instance: true }],
         cloned: Default::default(),
         reserve: 1 << 30,

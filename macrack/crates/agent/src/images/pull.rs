@@ -44,6 +44,9 @@ pub struct Want {
 /// What is asked for, and what must be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wishes {
+    /// All of this is known: the settings, and what is asked for. Until then nothing is evicted, ended or removed for
+    /// want of a wish.
+    pub known: bool,
     /// Asked for, the most urgent first.
     pub wants: Vec<Want>,
     /// Hex of the goldens that have a clone on this chassis.
@@ -68,6 +71,16 @@ impl Wishes {
 
     fn wants(&self, hex: &str) -> bool {
         self.wants.iter().any(|want| want.source.reference.hex() == hex)
+    }
+
+    /// Nothing asks for it, for certain.
+    fn rejects(&self, hex: &str) -> bool {
+        self.known && !self.wants(hex)
+    }
+
+    /// Goldens that may go, the least recently used first: (hex, bytes).
+    fn unused(&self, goldens: &BTreeMap<String, Golden>) -> Vec<(String, u64)> {
+        if self.known { unused(goldens, &self.keeping()) } else { Vec::new() }
     }
 }
 
@@ -124,11 +137,11 @@ pub struct Puller {
 }
 
 impl Situation {
-    /// Notes that a pull ended well, and forgets the oldest of the others.
-    fn end(&mut self, hex: &str) {
+    /// Notes that a pull ended well after it `took` so long, and forgets the oldest of the others. The wall clock is not
+    /// asked: it may be set meanwhile.
+    fn end(&mut self, hex: &str, took: Duration) {
         let Some(pull) = self.pulls.get_mut(hex) else { return };
-        let took = Timestamp::now().duration_since(pull.started_at);
-        let millis = u64::try_from(took.as_millis()).unwrap_or(0).max(1);
+        let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX).max(1);
         pull.account.bytes = pull.account.total_bytes;
         pull.account.bytes_per_second = Some(pull.account.total_bytes.saturating_mul(1000) / millis);
         pull.account.seconds_left = None;
@@ -205,10 +218,9 @@ impl Puller {
 
     /// Drops what nothing asks for any more.
     fn forget(&mut self, wishes: &Wishes) {
-        self.later.retain(|hex, _| wishes.wants(hex));
-        let stale = |hex: &String| !wishes.wants(hex);
-        if self.situation.borrow().standings.keys().any(stale) {
-            self.tell(|situation| situation.standings.retain(|hex, _| wishes.wants(hex)));
+        self.later.retain(|hex, _| !wishes.rejects(hex));
+        if self.situation.borrow().standings.keys().any(|hex| wishes.rejects(hex)) {
+            self.tell(|situation| situation.standings.retain(|hex, _| !wishes.rejects(hex)));
         }
         self.forget_partials(wishes);
     }
@@ -220,8 +232,8 @@ impl Puller {
             Ok(partials) => partials,
             Err(error) => return tracing::error!(%error, "the partial pulls cannot be listed"),
         };
-        self.unwanted.retain(|hex, _| partials.contains(hex) && !wishes.wants(hex));
-        for hex in partials.into_iter().filter(|hex| !wishes.wants(hex)) {
+        self.unwanted.retain(|hex, _| partials.contains(hex) && wishes.rejects(hex));
+        for hex in partials.into_iter().filter(|hex| wishes.rejects(hex)) {
             let since = *self.unwanted.entry(hex.clone()).or_insert_with(Instant::now);
             if since.elapsed() >= TIDY_EVERY {
                 tracing::info!(golden = %hex, "what was pulled of it is removed: nothing asks for it");
@@ -244,9 +256,11 @@ impl Puller {
         if goldens.keys().any(|hex| !self.cache.has(hex)) {
             self.relist();
         }
-        let gone = overdue(&goldens, &wishes.keeping(), coming, Timestamp::now());
-        self.evict(&gone);
-        let unused = unused(&self.situation.borrow().goldens.clone(), &wishes.keeping());
+        if wishes.known {
+            let gone = overdue(&goldens, &wishes.keeping(), coming, Timestamp::now());
+            self.evict(&gone);
+        }
+        let unused = wishes.unused(&self.situation.borrow().goldens.clone());
         if unused.is_empty() {
             return;
         }
@@ -292,7 +306,7 @@ impl Puller {
                 self.relist();
                 self.tell(|situation| {
                     situation.standings.remove(&hex);
-                    situation.end(&hex);
+                    situation.end(&hex, began.elapsed());
                 });
             }
             Err(StoreError::Cancelled) => {
@@ -359,10 +373,9 @@ impl Puller {
 
     /// Makes room for a golden, or says why there is none.
     fn admit(&mut self, want: &Want, size: u64, wishes: &Wishes) -> Result<(), StoreError> {
-        let keeping = wishes.keeping();
         let goldens = self.situation.borrow().goldens.clone();
-        let unused = unused(&goldens, &keeping);
-        let spare = keeping.max_goldens.saturating_sub(goldens.len() - unused.len());
+        let unused = wishes.unused(&goldens);
+        let spare = wishes.max_goldens.saturating_sub(goldens.len() - unused.len());
         if spare == 0 && !want.for_instance {
             return Err(StoreError::NoRoom(format!(
                 "not pulled ahead: all {} goldens that this Mac keeps are in use; raise RackConfig spec.imageCache.maxGoldens",
@@ -399,7 +412,7 @@ impl Puller {
                     });
                 }
                 changed = self.wishes.changed() => {
-                    if changed.is_err() || !self.wishes.borrow_and_update().wants(hex) {
+                    if changed.is_err() || self.wishes.borrow_and_update().rejects(hex) {
                         watchdog.cancel.cancel();
                         return fetch.await;
                     }

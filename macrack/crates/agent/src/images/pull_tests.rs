@@ -71,6 +71,7 @@ impl Bench {
             gate,
         });
         let (wishes, heard) = watch::channel(Wishes {
+            known: true,
             wants: Vec::new(),
             cloned: BTreeSet::new(),
             reserve: 0,
@@ -212,4 +213,47 @@ async fn a_golden_that_the_store_lacks_is_refused_with_the_way_out() {
     bench.wish(vec![bench.want(0, true)]);
     let why = bench.until_refused(0).await;
     assert!(why.contains("push it"), "{why}");
+}
+
+#[tokio::test]
+async fn until_it_is_known_what_is_asked_for_nothing_is_evicted_ended_or_removed() {
+    let gate = Arc::new(Notify::new());
+    let mut bench = Bench::new(4, u64::MAX, Some(gate.clone()));
+    bench.wishes.send_modify(|wishes| wishes.max_goldens = 3);
+    for n in [0, 1, 2] {
+        bench.wish(vec![bench.want(n, true)]);
+        gate.notify_one();
+        bench.until_cached(n).await;
+    }
+    // an agent that has just started, or whose cluster is away: the defaults stand where the settings would
+    bench.wishes.send_modify(|wishes| (wishes.known, wishes.max_goldens, wishes.reserve) = (false, 1, u64::MAX));
+    bench.free.store(1 << 40, Ordering::SeqCst);
+    bench.wish(vec![bench.want(3, false)]);
+    assert!(bench.until_refused(3).await.contains("maxGoldens"), "it comes only where that costs nothing");
+    bench.wish(vec![bench.want(3, true)]);
+    let why = bench
+        .until("refused for room", |s| {
+            s.standings.values().any(|s| matches!(s, Standing::Refused(why) if why.contains("no room")))
+        })
+        .await;
+    assert_eq!(why.goldens.len(), 3, "a golden that may be asked for was evicted");
+    // a pull under way goes on when the wish for it cannot be read any more
+    bench.wishes.send_modify(|wishes| (wishes.known, wishes.max_goldens, wishes.reserve) = (true, 4, 0));
+    bench.until("pulling", |s| s.standings.values().any(|s| matches!(s, Standing::Pulling(_)))).await;
+    bench.wishes.send_modify(|wishes| (wishes.known, wishes.wants) = (false, Vec::new()));
+    gate.notify_one();
+    bench.until("whole", |s| s.goldens.len() == 4).await;
+    // once it is known that nothing asks for them, they go as the settings say
+    bench.wishes.send_modify(|wishes| (wishes.known, wishes.max_goldens) = (true, 1));
+    bench.until("evicted", |s| s.goldens.len() == 1).await;
+}
+
+#[test]
+fn the_rate_of_a_pull_is_not_that_of_a_clock_which_was_set_meanwhile() {
+    let mut situation = Situation::default();
+    let account = Account { bytes: 1, total_bytes: 6_000, ..Account::default() };
+    let started_at = Timestamp::now() + SignedDuration::from_hours(1);
+    situation.pulls.insert("a".to_owned(), Pulled { account, started_at, finished_at: None });
+    situation.end("a", Duration::from_secs(3));
+    assert_eq!(situation.pulls["a"].account.bytes_per_second, Some(2_000));
 }

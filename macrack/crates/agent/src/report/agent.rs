@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use macrack_api::Quantity;
 use macrack_api::rack::node::{
-    AgentStatus, Golden, Hardware, HostFacts as Prepared, LeaseRecord, Pull, QuotaFacts, RebootFacts, Slot, Vm,
-    VmState, WipeReceipt,
+    AgentStatus, Golden, Hardware, HostFacts as Prepared, HostFinding, LeaseRecord, Pull, QuotaFacts, RebootFacts,
+    Slot, Vm, VmState, WipeReceipt,
 };
 
 use super::{MESSAGE, bounded, state};
@@ -15,6 +15,7 @@ use crate::doctor;
 use crate::host::HostFacts;
 use crate::images;
 use crate::life::Facts;
+use crate::notes;
 use crate::orders::Say;
 use crate::quota::Quota;
 use crate::selftest;
@@ -38,6 +39,8 @@ pub struct Sources<'a> {
     pub disk_free: Option<u64>,
     /// The kernel's counter.
     pub quota: &'a Quota,
+    /// Why the last lease cannot be read or kept.
+    pub lease_problem: Option<&'a str>,
     /// The orders.
     pub slots: &'a [Slot],
     /// Every VM.
@@ -108,7 +111,7 @@ pub fn render(sources: &Sources<'_>) -> AgentStatus {
             entitled: host.entitled,
             keychain_unlocked: host.keychain_unlocked,
             auto_login: host.auto_login,
-            findings: doctor::hindrances(host),
+            findings: findings(sources),
         }),
         disk_free: sources.disk_free.map(|free| Quantity(format!("{}G", free / GIGABYTE))),
         disk_reserved: Some(Quantity(format!("{}G", sources.disk_reserved.div_ceil(GIGABYTE)))),
@@ -120,6 +123,12 @@ pub fn render(sources: &Sources<'_>) -> AgentStatus {
         goldens: goldens(sources),
         pulls: pulls(sources),
     }
+}
+
+/// What the agent does not know of its own past comes first: it concerns the Mac whatever else is wrong with it.
+fn findings(sources: &Sources<'_>) -> Vec<HostFinding> {
+    let notes = notes::findings(sources.quota, sources.lease_problem);
+    notes.into_iter().chain(doctor::hindrances(sources.host)).take(doctor::MOST).collect()
 }
 
 fn quota(sources: &Sources<'_>) -> QuotaFacts {
@@ -280,6 +289,7 @@ mod tests {
                 clock_skew_seconds: None,
                 disk_free: Some(1),
                 quota: &quota,
+                lease_problem: None,
                 slots,
                 vms: &vms,
                 says,

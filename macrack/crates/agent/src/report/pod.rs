@@ -1,4 +1,5 @@
-//! The status of a placeholder: Running once its VM runs, and never a terminal phase.
+//! The status of a placeholder: Running once its VM runs, and never a terminal phase. What others write there is put
+//! right: the node controller calls the pods of a Node that was silent not ready, and leaves it to the Node to end that.
 //!
 //! It has no address of its own: a guest's is behind its Mac's NAT, the same on every Mac, and nobody's word but the
 //! guest's; named here it would become an endpoint of Services.
@@ -38,7 +39,7 @@ impl Report for PodReport {
     }
 }
 
-/// Renders what is done about `pod`, which is bound to this Node at `host`; `None`: nothing.
+/// Renders what is done about `pod`, which is bound to this Node at `host`; `None`: nothing, it says what it should.
 pub fn render(pod: &Pod, host: Option<IpAddr>, facts: Option<&Facts>, say: Option<&Say>) -> Option<PodReport> {
     let uid = pod.metadata.uid.clone()?;
     if pod.metadata.deletion_timestamp.is_some() && say == Some(&Say::Wiped) {
@@ -53,7 +54,26 @@ pub fn render(pod: &Pod, host: Option<IpAddr>, facts: Option<&Facts>, say: Optio
     if let Some(host) = host {
         told["hostIP"] = json!(host.to_string());
     }
-    Some(PodReport { uid, act: PodAct::Tell(told) })
+    (!shows(pod, &told)).then_some(PodReport { uid, act: PodAct::Tell(told) })
+}
+
+/// Whether the status of `pod` is as it should be, times aside.
+fn shows(pod: &Pod, told: &Value) -> bool {
+    let status = json!(pod.status);
+    let same = |have: &Value, want: &Value, keys: &[&str]| keys.iter().all(|key| have[*key] == want[*key]);
+    let each = |list: &str, name: &str, keys: &[&str]| {
+        let (have, want) = (status[list].as_array(), told[list].as_array());
+        want.into_iter().flatten().all(|want| {
+            let found = have.into_iter().flatten().find(|have| have[name] == want[name]);
+            found.is_some_and(|have| {
+                same(have, want, keys) && have["state"]["waiting"]["reason"] == want["state"]["waiting"]["reason"]
+            })
+        })
+    };
+    same(&status, told, &["phase"])
+        && (told["hostIP"].is_null() || status["hostIP"] == told["hostIP"])
+        && each("conditions", "type", &["status", "reason"])
+        && each("containerStatuses", "name", &["ready", "started", "restartCount"])
 }
 
 /// `waits`: why its VM has not run yet.
@@ -150,6 +170,29 @@ mod tests {
         assert_eq!(reason(told(None, Some(&Say::Waiting("for room".to_owned())))), "VMWaiting");
         assert_eq!(reason(told(Some(&facts(Life::Cloning)), None)), "VMCloning");
         assert_eq!(reason(told(Some(&facts(Life::Running)), None)), Value::Null);
+    }
+
+    #[test]
+    fn a_placeholder_that_says_what_it_should_is_left_and_what_others_wrote_is_put_right() {
+        let running = facts(Life::Running);
+        let mut pod = pod("Pending", false);
+        let Some(PodReport { act: PodAct::Tell(status), .. }) = render(&pod, Some(&running), None) else {
+            panic!("it is to be told")
+        };
+        pod.status = serde_json::from_value(status).unwrap();
+        assert_eq!(render(&pod, Some(&running), None), None);
+        let others = json!({ "type": "PodScheduled", "status": "True" });
+        let status = pod.status.as_mut().unwrap();
+        status.conditions.as_mut().unwrap().push(serde_json::from_value(others).unwrap());
+        assert_eq!(render(&pod, Some(&running), None), None, "what others add is theirs");
+        // as the node controller does it after an outage
+        let conditions = pod.status.as_mut().unwrap().conditions.as_mut().unwrap();
+        conditions.iter_mut().find(|condition| condition.type_ == "Ready").unwrap().status = "False".to_owned();
+        assert!(told(render(&pod, Some(&running), None)) == Some(("Running".to_owned(), "True".to_owned())));
+        let again = Facts { starts: 2, ..running };
+        let status = pod.status.as_mut().unwrap();
+        status.conditions.as_mut().unwrap().iter_mut().for_each(|c| c.status = "True".to_owned());
+        assert!(render(&pod, Some(&again), None).is_some(), "it was started again");
     }
 
     #[test]

@@ -4,13 +4,8 @@ use std::io;
 
 use macrack_wire::{ErrorClass, LastState, StopCause, VmState};
 
-use jiff::SignedDuration;
-
 use super::record::Record;
-use crate::life::{Life, Rest};
-
-/// Least time between two starts of a guest that shuts itself down.
-const RESTART_EVERY: SignedDuration = SignedDuration::from_secs(10);
+use crate::life::{Life, RESTART_EVERY, Rest};
 
 /// Where a VM is that has no whole disk, or of which nobody can tell; `None` for one that has. `described` says whether
 /// its description is there: what is half made is made anew from nothing, so it must not be taken for that by mistake.

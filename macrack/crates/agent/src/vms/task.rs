@@ -27,7 +27,7 @@ use super::{Command, GRACE, Surroundings, process, rest, wipe};
 use crate::backoff::Backoff;
 use crate::images::copy::allocated;
 use crate::images::room::growth;
-use crate::life::{Facts, Life, Rest};
+use crate::life::{Facts, Life, REMAKE_WITHIN, Rest};
 
 /// What stands in `Life::Unknown` until it is known for the first time.
 pub const LOOKING: &str = "it was not looked for yet";
@@ -37,6 +37,8 @@ const SILENCE: Duration = Duration::from_secs(5);
 const SLACK: Duration = Duration::from_secs(20);
 /// Between signs of life of an attached process.
 const PING: Duration = Duration::from_secs(30);
+/// How long a launcher may take: longer than launchd may before the launcher itself gives up.
+const LAUNCH: Duration = Duration::from_secs(90);
 
 struct Task {
     dir: VmDir,
@@ -99,7 +101,7 @@ pub(super) async fn run(
         record: Record::default(),
         link: Link::None,
         making: None,
-        remake: Backoff::new(Duration::from_secs(1), Duration::from_secs(60)),
+        remake: Backoff::new(Duration::from_secs(1), REMAKE_WITHIN.unsigned_abs()),
         stop_by: None,
         wipe: None,
         wipe_at: None,
@@ -282,8 +284,12 @@ impl Task {
         });
         self.describe_facts();
         let (binary, dir) = (self.around.vm_binary.clone(), self.dir.path().to_owned());
-        let spawned = tokio::task::spawn_blocking(move || macrack_vm::spawn(&binary, &dir)).await;
-        match spawned.unwrap_or_else(|ended| Err(io::Error::other(ended))) {
+        let spawned = tokio::task::spawn_blocking(move || macrack_vm::spawn(&binary, &dir));
+        let spawned = match tokio::time::timeout(LAUNCH, spawned).await {
+            Ok(spawned) => spawned.unwrap_or_else(|ended| Err(io::Error::other(ended))),
+            Err(_) => Err(io::Error::other(format!("macrack-vm launch has not ended within {LAUNCH:?}"))),
+        };
+        match spawned {
             Ok(pid) => {
                 self.remember(|record| record.pid = Some(pid));
                 self.link = Link::looking();
@@ -295,8 +301,19 @@ impl Task {
                 self.remember(|record| record.pid = Some(0));
                 self.link = Link::looking();
             }
-            Err(error) => self.enter(Life::AtRest(Rest::Failed(error.to_string()))),
+            Err(error) => self.not_launched(error.to_string()).await,
         }
+    }
+
+    /// The launcher says that there is no process, or nothing. One that came all the same, or that nobody can tell of,
+    /// lives until it is seen to be gone: it counts towards the two.
+    async fn not_launched(&mut self, why: String) {
+        if let Ok(None) = process::find(self.around.host.clone(), self.dir.path()).await {
+            return self.enter(Life::AtRest(Rest::Failed(why)));
+        }
+        tracing::error!(dir = %self.dir.path().display(), why, "a VM was not started well, and a process of it may live");
+        self.remember(|record| record.pid = Some(0));
+        self.link = Link::looking();
     }
 
     fn heard(&mut self, news: Result<Option<VmReport>, WireError>) {
@@ -421,12 +438,18 @@ impl Task {
     }
 
     async fn wipe(&mut self) {
+        self.wipe_at = None;
         self.enter(Life::Wiping);
         let found = process::find(self.around.host.clone(), self.dir.path()).await;
         let dir = self.dir.clone();
         let wiped = match found {
             Ok(None) => wipe::wipe(dir).await,
-            Ok(Some(pid)) => Err(io::Error::other(format!("process {pid} still holds it"))),
+            // nobody here started it, or it came late: it counts, is stopped as any other, and then the wipe goes on
+            Ok(Some(pid)) => {
+                self.enter(Life::Unknown(format!("process {pid} holds it, which is to be wiped")));
+                self.link = Link::looking();
+                return self.stop().await;
+            }
             Err(error) => Err(error),
         };
         match wiped {

@@ -419,6 +419,7 @@ pub(super) async fn wipe(dir: VmDir) -> io::Result<WipeReceipt> {
     })
     .await?;
     let by_root = root::wipe(state_dir_of(&dir), &uid_of(&dir), &journal.mac_addresses).await?;
+    strike_again(&dir).await;
     blocking(move || {
         let counted = [(What::DhcpLeases, by_root.dhcp_leases), (What::RootFiles, by_root.leftovers)];
         let journal = count(&third, journal, &counted)?;
@@ -426,6 +427,37 @@ pub(super) async fn wipe(dir: VmDir) -> io::Result<WipeReceipt> {
         finish(&third, journal, Timestamp::now())
     })
     .await
+}
+
+/// Strikes the leases of VMs that were wiped before out again. `bootpd` holds its leases in memory while any guest runs,
+/// and with the next one that it grants it may write back what was struck out of its file meanwhile; after the last VM of
+/// a tenant nobody is left to have it do that.
+async fn strike_again(dir: &VmDir) {
+    let (here, own) = (state_dir_of(dir).to_owned(), uid_of(dir));
+    let wiped = match blocking(move || wiped_before(&here.join("wipes"), &own)).await {
+        Ok(wiped) => wiped,
+        Err(error) => return tracing::error!(%error, "whether leases of VMs wiped before are back is not known"),
+    };
+    for (vm, macs) in wiped {
+        match root::wipe(state_dir_of(dir), &vm, &macs).await {
+            Ok(again) if again.dhcp_leases > 0 => {
+                tracing::warn!(%vm, leases = again.dhcp_leases, "the host's DHCP server had them back; struck out again");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::error!(%vm, %error, "whether its leases are back is not known"),
+        }
+    }
+}
+
+/// The addresses of the VMs whose receipts are kept, but of `own`.
+fn wiped_before(wipes: &Path, own: &str) -> io::Result<Vec<(String, Vec<MacAddress>)>> {
+    let addresses = |path: PathBuf| {
+        let uid = path.file_stem()?.to_str().filter(|uid| is_uid(uid) && *uid != own)?.to_owned();
+        let journal: Journal = read_json(&path).ok()?;
+        (journal.finished_at.is_some() && !journal.mac_addresses.is_empty()).then_some((uid, journal.mac_addresses))
+    };
+    // one that cannot be read is told of when the agent starts, and is wiped again
+    Ok(list(wipes)?.unwrap_or_default().into_iter().filter_map(addresses).collect())
 }
 
 /// Keeps what root has done, which nobody could count again. An earlier try may have done some of it.

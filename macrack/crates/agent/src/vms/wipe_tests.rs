@@ -112,6 +112,22 @@ async fn nothing_of_a_vm_is_left_and_the_receipt_names_every_kind_with_how_it_wa
 }
 
 #[tokio::test]
+async fn a_lease_that_the_dhcp_server_wrote_back_goes_with_the_next_wipe() {
+    let bench = bench();
+    let leases = bench.leases();
+    wipe(bench.dir.clone()).await.unwrap();
+    assert!(!bench.leases().contains("payroll"));
+    fs::write(bench.root.path().join("chassis/dhcpd_leases"), &leases).unwrap();
+    let next = VmDir::new(bench.root.path().join("vms").join("00000000-0000-4000-8000-000000000002"));
+    fs::create_dir_all(next.path()).unwrap();
+    let receipt = wipe(next).await.unwrap();
+    assert!(!bench.leases().contains("payroll"), "the host knows the name of a guest that was wiped");
+    assert!(bench.leases().contains("2:0:5e:10:0:2"), "the lease of a guest that runs went with it");
+    let told = receipt.items.iter().find(|item| item.what == "dhcp-leases").unwrap();
+    assert_eq!(told.count, 0, "what was another's is in its receipt");
+}
+
+#[tokio::test]
 async fn a_wipe_that_is_killed_before_any_item_goes_on_and_its_receipt_tells_of_all_that_was_there() {
     let items = plan(&bench().dir, UID).unwrap().len();
     assert!(items > 10, "{items}");

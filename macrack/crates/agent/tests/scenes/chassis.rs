@@ -146,7 +146,7 @@ impl Host for Blindfolded {
     }
 }
 
-fn send(pid: u32, signal: Signal) {
+pub(crate) fn send(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
 }
 
@@ -187,6 +187,7 @@ fn spec() -> ChassisSpec {
 async fn pull(store: PathBuf, state_dir: &StateDir, host: Arc<dyn Host>) -> PathBuf {
     let reference = publish(&store, "r.example/tahoe", &Spec { disk_bytes: 4 << 20, ..Spec::default() }).unwrap();
     let (wishes, wished) = watch::channel(Wishes {
+        known: true,
         wants: vec![Want { source: Source { reference: reference.clone(), pull_secret: None }, for_instance: true }],
         cloned: Default::default(),
         reserve: 0,
