@@ -1,12 +1,15 @@
 //! AdmissionReview in, AdmissionReview out. Invariant: whatever the body holds, the answer is an HTTP response: 400 for
-//! what is no review, 413 for what is too large, a verdict for the rest.
+//! what is no review, 408 for what does not arrive, 413 for what is too large, a verdict for the rest.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::{
     Json, Router,
     body::Bytes,
-    extract::{DefaultBodyLimit, State},
+    extract::{DefaultBodyLimit, FromRequest as _, Request, State},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -26,9 +29,15 @@ pub(crate) const PATH: &str = "/admit";
 /// The API server takes requests of up to 3 MiB; a review holds the object as it was and as it is to be.
 const LARGEST: usize = 8 << 20;
 
+/// For the body of a request: the API server gives its webhook up after that (`timeoutSeconds`). A peer that begins and
+/// does not end would hold one of a few places for ever.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
 pub(crate) struct Desk {
     pub(crate) eyes: Eyes,
     pub(crate) observe: Option<Observe>,
+    /// For the body of a request.
+    pub(crate) patience: Duration,
 }
 
 pub(crate) fn router(desk: Desk) -> Router {
@@ -39,7 +48,15 @@ pub(crate) fn router(desk: Desk) -> Router {
         .with_state(Arc::new(desk))
 }
 
-async fn answer(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
+async fn answer(State(desk): State<Arc<Desk>>, request: Request) -> Response {
+    let body = match tokio::time::timeout(desk.patience, Bytes::from_request(request, &())).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(why)) => return why.into_response(),
+        Err(_) => {
+            let why = format!("the body did not arrive within {:?}; send it at once\n", desk.patience);
+            return (StatusCode::REQUEST_TIMEOUT, why).into_response();
+        }
+    };
     let began = Instant::now();
     let request = match read(&body) {
         Ok(request) => request,

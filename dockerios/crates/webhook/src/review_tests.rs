@@ -1,5 +1,4 @@
 use axum::body::Body;
-use http::Request;
 use http_body_util::BodyExt as _;
 use kube::{Client, Config};
 use serde_json::{Value, json};
@@ -9,11 +8,16 @@ use super::*;
 
 /// A desk whose API server nobody answers for.
 fn blind() -> Router {
-    let url = "http://127.0.0.1:1".parse().expect("a URL");
+    desk("http://127.0.0.1:1", PATIENCE)
+}
+
+fn desk(api_server: &str, patience: Duration) -> Router {
+    let url = api_server.parse().expect("a URL");
     let client = Client::try_from(Config::new(url)).expect("a client");
     router(Desk {
         eyes: Eyes::new(client),
         observe: None,
+        patience,
     })
 }
 
@@ -30,7 +34,7 @@ fn review(resource: &str, kind: &str, object: Value) -> Value {
 }
 
 async fn ask(body: impl Into<Body>) -> (StatusCode, Value) {
-    let request = Request::post(PATH)
+    let request = http::Request::post(PATH)
         .header("content-type", "application/json")
         .body(body.into())
         .expect("a request");
@@ -135,4 +139,37 @@ async fn a_deletion_that_was_registered_by_mistake_is_refused_with_the_mistake()
     let (_, answer) = ask(asked.to_string()).await;
     let message = answer["response"]["status"]["message"].as_str().unwrap_or_default();
     assert!(message.contains("register CREATE and UPDATE only"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_end_is_not_waited_for() {
+    let part = futures::stream::once(async { Ok::<_, std::convert::Infallible>("{".to_owned()) });
+    let body = Body::from_stream(futures::StreamExt::chain(part, futures::stream::pending()));
+    let request = http::Request::post(PATH).body(body).expect("a request");
+    let answered = desk("http://127.0.0.1:1", Duration::from_millis(50)).oneshot(request);
+    let answered = tokio::time::timeout(Duration::from_secs(60), answered).await;
+    let response = answered.expect("it does not wait without end").expect("an answer");
+    assert_eq!(response.status(), StatusCode::REQUEST_TIMEOUT);
+    let why = response.into_body().collect().await.expect("a body").to_bytes();
+    assert!(why.starts_with(b"the body did not arrive within 50ms"), "{why:?}");
+}
+
+#[tokio::test]
+async fn an_update_that_leaves_the_spec_asks_the_api_server_nothing() {
+    let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", server.local_addr().expect("it is bound"));
+    let spec = json!({"poolName": "ci", "ttl": "2h"});
+    let mut asked = review("macosmachineclaims", "MacOSMachineClaim", claim(spec.clone()));
+    asked["request"]["operation"] = json!("UPDATE");
+    asked["request"]["oldObject"] = claim(spec);
+    asked["request"]["object"]["metadata"]["labels"] = json!({"mine": "x"});
+    let request = http::Request::post(PATH)
+        .body(Body::from(asked.to_string()))
+        .expect("a request");
+    let response = desk(&url, PATIENCE).oneshot(request).await.expect("an answer");
+    let bytes = response.into_body().collect().await.expect("a body").to_bytes();
+    let answer: Value = serde_json::from_slice(&bytes).expect("JSON");
+    assert_eq!(answer["response"]["allowed"], true, "{answer}");
+    let reached = futures::FutureExt::now_or_never(server.accept());
+    assert!(reached.is_none(), "it was asked");
 }

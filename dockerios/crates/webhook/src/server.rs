@@ -1,7 +1,8 @@
 //! Listens with the installation's own certificate and ends when it is told to.
 //!
 //! Invariant: the API server is told of us only once a connection would be answered, under an authority that it is told
-//! of at the same time; an authority that is added is told to it long before anything is shown that needs it.
+//! of at the same time; an authority that is added is told to it long before anything is shown that needs it; and what it
+//! was told is looked after, since whoever installs the manifest anew takes it away.
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -23,7 +24,7 @@ use crate::{
     Error, Options, Reach,
     facts::Eyes,
     registration::{names, register},
-    review::{Desk, router},
+    review::{Desk, PATIENCE, router},
 };
 
 /// A peer that has found no room, or not finished its handshake, by then is dropped.
@@ -34,6 +35,9 @@ const HEAD: Duration = Duration::from_secs(30);
 const FAREWELL: Duration = Duration::from_secs(5);
 /// Before a failed registration or a failed accept is tried again.
 const PAUSE: Duration = Duration::from_secs(2);
+/// The registration is applied again so often, which writes nothing while it stands. It is not watched: that would take
+/// one more right, for something that an admin does at an upgrade.
+const LOOK: Duration = Duration::from_secs(30);
 /// Connections at once. API servers keep a handful.
 const ROOM: usize = 256;
 
@@ -61,9 +65,11 @@ pub async fn bind(options: Options, client: Client, authority: &Authority) -> Re
     let mut bundle = authority.bundle();
     let known = bundle.borrow_and_update().clone();
     register(&client, &reach, &known).await?;
+    tracing::info!(?reach, "the webhook is registered");
     let desk = Desk {
         eyes: Eyes::new(client.clone()),
         observe: options.observe,
+        patience: PATIENCE,
     };
     Ok(Bound {
         listener,
@@ -108,7 +114,7 @@ impl Bound {
         let mut handshakes = JoinSet::new();
         {
             let mut shutdown = std::pin::pin!(shutdown);
-            let mut telling = std::pin::pin!(keep_registered(client, reach, bundle));
+            let mut telling = std::pin::pin!(keep_registered(client, reach, bundle, LOOK));
             loop {
                 tokio::select! {
                     () = &mut shutdown => break,
@@ -161,20 +167,67 @@ async fn greet(acceptor: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<Tc
         .ok()
 }
 
-/// Tells the API server of each change of the authorities.
-async fn keep_registered(client: Client, reach: Reach, mut bundle: watch::Receiver<String>) -> Infallible {
+/// Tells the API server of each change of the authorities, and again what it no longer knows.
+async fn keep_registered(
+    client: Client,
+    reach: Reach,
+    mut bundle: watch::Receiver<String>,
+    look: Duration,
+) -> Infallible {
+    let mut changes = true;
     loop {
-        if bundle.changed().await.is_err() {
-            // the authority is gone, and with it all change
-            return std::future::pending().await;
+        tokio::select! {
+            // an error: the authority is gone, and with it all change
+            changed = bundle.changed(), if changes => changes = changed.is_ok(),
+            () = tokio::time::sleep(look) => {}
         }
         loop {
             let known = bundle.borrow_and_update().clone();
             match register(&client, &reach, &known).await {
                 Ok(()) => break,
-                Err(error) => tracing::error!(%error, "the API server does not know the new authorities yet"),
+                Err(error) => tracing::error!(%error, "the API server may not know the authorities"),
             }
             tokio::time::sleep(PAUSE).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dockerios_testkit::{ControlPlane, Options as Plane, apply_file, expect};
+    use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+    use kube::{Api, api::PostParams};
+
+    use super::*;
+    use crate::CONFIGURATION;
+
+    /// Whether every webhook trusts somebody.
+    fn trusting(configuration: &ValidatingWebhookConfiguration) -> bool {
+        let mut webhooks = configuration.webhooks.iter().flatten();
+        webhooks.all(|webhook| webhook.client_config.ca_bundle.is_some())
+    }
+
+    #[tokio::test]
+    async fn whoever_installs_the_manifest_anew_has_the_authorities_told_again() -> anyhow::Result<()> {
+        let plane = ControlPlane::start(Plane::default()).await?;
+        let client = plane.client().await?;
+        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/webhook/configuration.yaml");
+        apply_file(&client, manifest).await?;
+        let authority = Authority::open(client.clone(), "default", "keys").await?;
+        register(&client, &Reach::Service, &authority.ca_pem()).await?;
+        let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+        let mut bare = api.get(CONFIGURATION).await?;
+        assert!(trusting(&bare));
+
+        for webhook in bare.webhooks.iter_mut().flatten() {
+            webhook.client_config.ca_bundle = None;
+        }
+        bare = api.replace(CONFIGURATION, &PostParams::default(), &bare).await?;
+        assert!(!trusting(&bare), "as a manifest that is installed anew");
+        let look = Duration::from_millis(100);
+        let keeping = tokio::spawn(keep_registered(client, Reach::Service, authority.bundle(), look));
+        expect::until(api, CONFIGURATION, "the authorities again", trusting).await?;
+        keeping.abort();
+        Ok(())
     }
 }
