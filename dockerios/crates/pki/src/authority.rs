@@ -150,20 +150,31 @@ impl Authority {
         Ok(())
     }
 
-    /// [`Authority::refresh`] whenever the Secret changes, and every hour. Runs until it is dropped.
+    /// [`Authority::refresh`] whenever the Secret changes, and every hour, also while it cannot be watched. Runs until it
+    /// is dropped.
     pub async fn keep(&self) -> Infallible {
+        self.keep_looking(LOOK).await
+    }
+
+    /// As [`Authority::keep`], with another time than an hour.
+    pub async fn keep_looking(&self, every: Duration) -> Infallible {
         let only = watcher::Config::default().fields(&format!("metadata.name={}", self.name));
         let changes = watcher(self.secrets.clone(), only).default_backoff();
         // a watcher does not end; if it did, the clock would still be looked at
         let mut changes = pin!(changes.chain(futures::stream::pending()));
+        let mut looks = tokio::time::interval(every);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            match tokio::time::timeout(LOOK, changes.next()).await {
-                Ok(Some(Err(error))) => {
-                    tracing::warn!(%error, secret = self.name, "the Secret is not watched; the watch starts again");
-                    continue;
-                }
-                Ok(Some(Ok(watcher::Event::Init | watcher::Event::InitApply(_)))) => continue,
-                _ => {}
+            tokio::select! {
+                _ = looks.tick() => {}
+                change = changes.next() => match change {
+                    Some(Err(error)) => {
+                        tracing::warn!(%error, secret = self.name, "the Secret is not watched; the watch starts again");
+                        continue;
+                    }
+                    Some(Ok(watcher::Event::Init | watcher::Event::InitApply(_))) => continue,
+                    _ => {}
+                },
             }
             while let Err(error) = self.refresh().await {
                 tracing::error!(%error, "the keys in memory are used on");

@@ -8,7 +8,7 @@ use std::sync::{
 
 use anyhow::Result;
 use dockerios_pki::{Authority, Clock, Error};
-use dockerios_testkit::{Scratch, expect, shared};
+use dockerios_testkit::{Scratch, apply_yaml, expect, shared};
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
@@ -124,6 +124,46 @@ async fn replicas_learn_of_a_successor_from_each_other_and_trust_both() -> Resul
     assert_eq!(other.ca_pem(), one.ca_pem());
     assert!(told.has_changed()?, "whoever told others tells them again");
     assert_eq!(other.report_key(), one.report_key());
+    Ok(())
+}
+
+/// Rights over Secrets, but not to watch them.
+const BLIND: &str = "
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: blind}
+rules: [{apiGroups: [''], resources: [secrets], verbs: [get, create, update]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: blind}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: blind}
+subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: blind}]
+";
+
+#[tokio::test]
+async fn a_successor_is_made_in_time_also_while_the_secret_cannot_be_watched() -> Result<()> {
+    let (scratch, secrets) = place("blind").await?;
+    apply_yaml(&scratch.client()?, BLIND).await?;
+    let client = shared().await?.client_as("blind", &[]).await?;
+    let (clock, now) = clock();
+    let open = || Authority::open_at(client.clone(), scratch.name(), NAME, clock.clone());
+    // the authorizer hears of a new right a moment later
+    let opened = async {
+        loop {
+            match open().await {
+                Err(error) if error.to_string().contains("cannot get resource") => tokio::task::yield_now().await,
+                opened => return opened,
+            }
+        }
+    };
+    let authority = tokio::time::timeout(std::time::Duration::from_secs(30), opened).await??;
+    let keeper = authority.clone();
+    let keeping = tokio::spawn(async move { keeper.keep_looking(std::time::Duration::from_millis(100)).await });
+    now.fetch_add(9 * YEAR, Ordering::SeqCst);
+    let both = |secret: &Secret| secret.data.as_ref().is_some_and(|data| data.contains_key("ca-2.crt"));
+    expect::until(secrets, NAME, "the successor", both).await?;
+    keeping.abort();
     Ok(())
 }
 
