@@ -28,8 +28,8 @@ pub(crate) struct Heard {
 /// What this replica was told and wrote.
 #[derive(Default)]
 pub(crate) struct Told {
-    run: String,
-    sequence: u64,
+    /// The run that was heard last, and its newest report that was taken; none: it is still to come.
+    newest: (String, Option<u64>),
     /// What was last written from here.
     pub(crate) written: Option<Guest>,
 }
@@ -37,17 +37,17 @@ pub(crate) struct Told {
 impl Told {
     /// Whether a report is newer than all that were taken; if so, it is the newest from now on.
     pub(crate) fn newest(&mut self, run: &str, sequence: u64) -> bool {
-        if self.run == run && sequence <= self.sequence {
+        let (known, taken) = &self.newest;
+        if known == run && taken.is_some_and(|taken| sequence <= taken) {
             return false;
         }
-        run.clone_into(&mut self.run);
-        self.sequence = sequence;
+        self.newest = (run.to_owned(), Some(sequence));
         true
     }
 
     /// Takes back what [`Told::newest`] noted: the report could not be written and will come again.
     pub(crate) fn again(&mut self) {
-        self.sequence = self.sequence.saturating_sub(1);
+        self.newest.1 = self.newest.1.and_then(|taken| taken.checked_sub(1));
     }
 }
 
@@ -111,6 +111,12 @@ mod tests {
         assert!(told.newest("b", 1), "the agent started anew");
         told.again();
         assert!(told.newest("b", 1), "it could not be written and comes again");
+        for first in [0, u64::MAX] {
+            let mut told = Told::default();
+            assert!(told.newest("c", first));
+            told.again();
+            assert!(told.newest("c", first), "also one that is numbered {first}");
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Machines as the cluster has them. Invariants: what cannot be read is neither known nor gone; what is written is
 //! `status.guest` of the object with exactly this uid, as the field's one manager.
 //!
+//! A write that gets no answer is given up: the guest is told to try again, before it gives the collector up.
+//!
 //! The API server does not hold a `metadata.uid` in the body of a status write against the object: it was written
 //! onto a machine made again under the name. The resourceVersion it does hold, and no two objects share one; so a write
 //! carries the version at which the uid was seen.
@@ -8,6 +10,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use dockerios_api::{MacOSMachine, machine::macos_machine::Guest, names::COLLECTOR};
@@ -26,6 +29,9 @@ use crate::{
 
 /// A write is tried this often against others that change the machine meanwhile.
 const ATTEMPTS: usize = 5;
+/// For a write with all its attempts. kube waits for an answer without limit, and a later report of the same machine
+/// waits for this one.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Looks in the operator's caches, writes with server-side apply.
 ///
@@ -35,6 +41,7 @@ pub struct KubeMachines {
     client: Client,
     roster: Arc<dyn Roster>,
     waiting: Mutex<HashMap<String, watch::Sender<()>>>,
+    patience: Duration,
 }
 
 impl KubeMachines {
@@ -47,6 +54,7 @@ impl KubeMachines {
             client,
             roster,
             waiting: Mutex::default(),
+            patience: PATIENCE,
         }
     }
 
@@ -170,6 +178,58 @@ impl Machines for KubeMachines {
     }
 
     fn record<'a>(&'a self, uid: &'a str, _: &'a Known, guest: Guest) -> Later<'a, Result<Recorded, NotRecorded>> {
-        Box::pin(async move { self.write(uid, &guest).await })
+        Box::pin(async move {
+            let given_up = |_| Err(NotRecorded(format!("no answer within {:?}", self.patience)));
+            let written = tokio::time::timeout(self.patience, self.write(uid, &guest)).await;
+            written.unwrap_or_else(given_up)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dockerios_api::MacOSMachineSpec;
+    use kube::Config;
+
+    use super::*;
+
+    /// Knows one machine, whatever the uid.
+    struct One(Arc<MacOSMachine>);
+
+    impl Roster for One {
+        fn machine(&self, _: &str) -> Sighting {
+            Sighting::There(Arc::clone(&self.0))
+        }
+
+        fn uids(&self) -> Vec<String> {
+            Vec::new()
+        }
+
+        fn system_uuid(&self, _: &str) -> Option<String> {
+            None
+        }
+    }
+
+    #[tokio::test]
+    async fn a_report_whose_write_is_never_answered_is_asked_for_again() {
+        // connections are made, and nobody reads them
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", silent.local_addr().expect("it is bound"));
+        let client = Client::try_from(Config::new(url.parse().expect("a URL"))).expect("a client");
+        let spec = json!({"machineClassName": "small"});
+        let spec: MacOSMachineSpec = serde_json::from_value(spec).expect("a spec");
+        let mut machine = MacOSMachine::new("m", spec);
+        machine.metadata.namespace = Some("team".into());
+        let mut machines = KubeMachines::new(client, Arc::new(One(Arc::new(machine))));
+        machines.patience = Duration::from_millis(50);
+        let Look::Known(known) = machines.look("u") else {
+            panic!("it is known")
+        };
+        let recorded = machines.record("u", &known, Guest::default());
+        let recorded = tokio::time::timeout(Duration::from_secs(60), recorded).await;
+        let why = recorded
+            .expect("it does not wait without end")
+            .expect_err("nothing was written");
+        assert_eq!(why.to_string(), "no answer within 50ms");
     }
 }
