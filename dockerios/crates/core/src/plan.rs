@@ -120,8 +120,8 @@ impl Target {
 /// nothing, and the write is not made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Guard {
-    /// No VirtualMachine, VMI or launcher pod in the cluster carries the identity: by its label, or by the firmware
-    /// UUID of a VirtualMachine or VMI.
+    /// No VirtualMachine, VMI or launcher pod in the cluster carries the identity by its label. Whether one has its
+    /// firmware UUID alone is a fact of the decision ([`crate::decide::identity::Carrier`]).
     IdentityUnused {
         /// Name of the MachineIdentity.
         identity: String,
@@ -216,7 +216,8 @@ pub enum Step {
     /// Makes the machine's hook ConfigMap: labels and name from the object, `binaryData.osk` filled in by the operator
     /// from the platform's Secret at the moment of writing. The key is in no plan.
     CreateHookConfig(Object),
-    /// Makes the machine's config Secret: `stringData` as given, plus `token` and `ca.crt`, which are in no plan.
+    /// Makes the machine's config Secret: `stringData` as given, plus `token`, `ca.crt` and `server-name`, which are in
+    /// no plan.
     CreateGuestConfig(Object),
 }
 

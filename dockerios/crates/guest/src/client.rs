@@ -74,11 +74,9 @@ impl Client {
     /// When the volume's certificates or address cannot be used: which file, and why.
     pub fn new(volume: Volume) -> Result<Self, String> {
         let tls = pinned(&volume.ca)?;
-        let name = ServerName::try_from(volume.collector.host.clone()).map_err(|_| {
-            format!(
-                "collector: {} is neither a DNS name nor an address",
-                shown(&volume.collector.host)
-            )
+        let name = ServerName::try_from(volume.server_name.clone()).map_err(|_| {
+            let name = shown(&volume.server_name);
+            format!("server-name (or, without it, collector): {name} is neither a DNS name nor an address")
         })?;
         let mut authorization = HeaderValue::try_from(format!("Bearer {}", volume.token.reveal()))
             .map_err(|_| "token: cannot stand in a header".to_owned())?;

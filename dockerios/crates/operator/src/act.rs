@@ -1,6 +1,6 @@
 //! Carries a plan out: steps in order until one fails, then the status, whole and last.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use dockerios_api::{config::platform_config::SecretKey, names};
@@ -25,6 +25,8 @@ pub trait Secrets: Send + Sync {
     fn token(&self, machine_uid: &str) -> String;
     /// The certificate authority of the collector, PEM.
     fn authority(&self) -> String;
+    /// The name that the collector's certificate is for, whatever address guests reach it by.
+    fn server_name(&self) -> String;
 }
 
 /// What carrying out needs.
@@ -115,7 +117,11 @@ impl Hands {
             }
         }
         outcome.stands = plan.status.is_none() && outcome.word() == "done";
-        if let Some(status) = plan.status.as_ref().filter(|_| self.term.holds()) {
+        if let Some(status) = &plan.status {
+            if !self.term.holds() {
+                outcome.later = Some(NOT_LEADER.into());
+                return outcome;
+            }
             let object = status_of(id, &version, status);
             match self.api.apply_status(id, &object).await {
                 Ok(written) => {
@@ -339,6 +345,7 @@ impl Hands {
         let uid = object.label(names::MACHINE_UID).unwrap_or_default();
         body["stringData"]["token"] = self.secrets.token(uid).into();
         body["stringData"]["ca.crt"] = self.secrets.authority().into();
+        body["stringData"]["server-name"] = self.secrets.server_name().into();
         body
     }
 
@@ -346,11 +353,10 @@ impl Hands {
     async fn keep_screen(&self, machine: &Target, vmi: &Target, name: &str) {
         /// A ConfigMap holds 1 MiB, base64 included.
         const LIMIT: usize = 700 * 1024;
-        let picture = match self
-            .api
-            .bytes(subresource(&vmi.id, "vnc/screenshot?moveCursor=false"), LIMIT)
-            .await
-        {
+        /// What the failed machine holds is given back after this step: a guest that shows nothing has so long.
+        const PATIENCE: Duration = Duration::from_secs(10);
+        let path = subresource(&vmi.id, "vnc/screenshot?moveCursor=false");
+        let picture = match self.api.bytes(path, LIMIT, PATIENCE).await {
             Ok(picture) => picture,
             Err(fault) => return tracing::warn!(machine = %machine.id, ?fault, "the last screen could not be taken"),
         };
@@ -468,5 +474,36 @@ fn stop(id: &Id, fault: Fault) -> Stop {
             message,
         }),
         Fault::Later(why) => Stop::Later(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peer::{Answer, answering, hands};
+
+    #[tokio::test]
+    async fn a_status_that_is_not_written_for_want_of_the_lease_is_not_told_as_done() {
+        let hands = hands(answering(|_| Answer::Never).await, Term::default());
+        let plan = Plan {
+            status: Some(json!({"phase": "Ready"})),
+            ..Plan::default()
+        };
+        let id = Id::new(Kind::MacOSMachine, "team", "m");
+        let outcome = hands.carry_out(&id, "7", &plan, None).await;
+        assert_eq!(outcome.later.as_deref(), Some(NOT_LEADER), "{outcome:?}");
+        assert!(!outcome.stands);
+    }
+    #[tokio::test]
+    async fn a_guest_is_told_the_name_that_the_collectors_certificate_is_for_whatever_its_address() {
+        let hands = hands(answering(|_| Answer::Never).await, Term::default());
+        let address = "https://10.60.0.5:7443";
+        let config = Object {
+            kind: Kind::Secret,
+            body: json!({"metadata": {}, "stringData": {"collector": address}}),
+        };
+        let written = hands.with_access(&config);
+        assert_eq!(written["stringData"]["server-name"], "collector.svc");
+        assert_eq!(written["stringData"]["collector"], address);
     }
 }

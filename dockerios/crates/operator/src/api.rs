@@ -1,4 +1,9 @@
 //! The API server, as plans use it: raw JSON in and out, and what its answers mean.
+//!
+//! Invariant: every request ends. kube's client waits for an answer without limit, and a connection that was lost on the
+//! way says nothing: whoever waits on it would hold its object, and its place, for ever.
+
+use std::time::Duration;
 
 use dockerios_core::{Id, Kind};
 use http::{Method, Request, header::CONTENT_TYPE};
@@ -22,7 +27,12 @@ pub enum Fault {
 #[derive(Clone)]
 pub struct Api {
     client: Client,
+    patience: Duration,
 }
+
+/// An answer that has not come by then does not come: the API server gives a request up after a minute
+/// (kube-apiserver, `--request-timeout`).
+pub const PATIENCE: Duration = Duration::from_secs(65);
 
 /// Field manager, for writes that have one.
 const MANAGER: &str = dockerios_api::names::OPERATOR;
@@ -30,7 +40,10 @@ const MANAGER: &str = dockerios_api::names::OPERATOR;
 impl Api {
     /// Over that client.
     pub fn new(client: Client) -> Self {
-        Self { client }
+        Self {
+            client,
+            patience: PATIENCE,
+        }
     }
 
     /// The client itself.
@@ -108,32 +121,39 @@ impl Api {
 
     /// One object of those with the labels, by a consistent read (no resourceVersion, so never from a cache); an empty
     /// namespace means everywhere.
+    ///
+    /// A page may be empty though more follow, where what it held was filtered out (Kubernetes' API conventions,
+    /// ListOptions.limit): only the last page shows that there is none.
     pub async fn any(&self, kind: Kind, namespace: &str, labels: &str) -> Result<Option<Value>, Fault> {
-        let path = format!(
+        let first = format!(
             "{}?limit=1&labelSelector={}",
             collection(kind, namespace),
             encoded(labels)
         );
-        let mut page = self.ask(path).await?;
-        Ok(page["items"].get_mut(0).map(Value::take))
+        let mut more = String::new();
+        loop {
+            let mut page = self.ask(format!("{first}{more}")).await?;
+            if let Some(object) = page["items"].get_mut(0) {
+                return Ok(Some(object.take()));
+            }
+            match next_page(&page) {
+                Some(next) => more = next,
+                None => return Ok(None),
+            }
+        }
     }
 
     /// All objects of a kind, by a consistent list.
     pub async fn all(&self, kind: Kind) -> Result<Vec<Value>, Fault> {
         let (mut found, mut more) = (Vec::new(), String::new());
         loop {
-            let mut path = format!("{}?limit=500", collection(kind, ""));
-            if !more.is_empty() {
-                path.push_str("&continue=");
-                path.push_str(&more);
-            }
-            let mut page = self.ask(path).await?;
+            let mut page = self.ask(format!("{}?limit=500{more}", collection(kind, ""))).await?;
             if let Value::Array(items) = page["items"].take() {
                 found.extend(items);
             }
-            more = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
-            if more.is_empty() {
-                return Ok(found);
+            match next_page(&page) {
+                Some(next) => more = next,
+                None => return Ok(found),
             }
         }
     }
@@ -141,11 +161,16 @@ impl Api {
     /// PUT of a subresource that is not the object.
     pub async fn put(&self, path: String, body: &Value) -> Result<(), Fault> {
         let request = request(Method::PUT, path, "application/json", body)?;
-        self.client.request_text(request).await.map(drop).map_err(fault)
+        let answer = async { self.client.request_text(request).await.map(drop).map_err(fault) };
+        in_time(self.patience, answer).await
     }
 
-    /// GET of bytes, at most `limit` of them.
-    pub async fn bytes(&self, path: String, limit: usize) -> Result<Vec<u8>, Fault> {
+    /// GET of bytes, at most `limit` of them, all within `patience`.
+    pub async fn bytes(&self, path: String, limit: usize, patience: Duration) -> Result<Vec<u8>, Fault> {
+        in_time(patience, self.read(path, limit)).await
+    }
+
+    async fn read(&self, path: String, limit: usize) -> Result<Vec<u8>, Fault> {
         let request = Request::get(path)
             .body(Vec::new())
             .map_err(|e| Fault::Refused(e.to_string()))?;
@@ -172,13 +197,34 @@ impl Api {
         let request = Request::get(path)
             .body(Vec::new())
             .map_err(|e| Fault::Refused(e.to_string()))?;
-        self.client.request(request).await.map_err(fault)
+        let answer = async { self.client.request(request).await.map_err(fault) };
+        in_time(self.patience, answer).await
     }
 
     async fn send(&self, method: Method, path: String, content: &str, body: &Value) -> Result<Value, Fault> {
         let request = request(method, path, content, body)?;
-        self.client.request(request).await.map_err(fault)
+        let answer = async { self.client.request(request).await.map_err(fault) };
+        in_time(self.patience, answer).await
     }
+}
+
+/// Whether a write that is given up here was made all the same, nobody knows: the next pass starts from facts, as after
+/// a crash.
+async fn in_time<T>(patience: Duration, answer: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    let given_up = |_| {
+        Err(Fault::Later(format!(
+            "the API server gave no answer within {patience:?}"
+        )))
+    };
+    tokio::time::timeout(patience, answer).await.unwrap_or_else(given_up)
+}
+
+/// What a query takes for the page after that one; none: it was the last. Tokens are base64 as URLs have it.
+fn next_page(page: &Value) -> Option<String> {
+    let token = page["metadata"]["continue"]
+        .as_str()
+        .filter(|token| !token.is_empty())?;
+    Some(format!("&continue={token}"))
 }
 
 fn request(method: Method, path: String, content: &str, body: &Value) -> Result<Request<Vec<u8>>, Fault> {
@@ -234,4 +280,50 @@ fn encoded(selector: &str) -> String {
         .replace(',', "%2C")
         .replace('/', "%2F")
         .replace('!', "%21")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peer::{Answer, answering};
+
+    #[tokio::test]
+    async fn an_empty_page_with_more_behind_it_does_not_show_that_there_is_none() {
+        let client = answering(|request| {
+            Answer::Json(if request.contains("continue=abc") {
+                json!({"metadata": {}, "items": [{"metadata": {"name": "runs"}}]})
+            } else {
+                json!({"metadata": {"continue": "abc"}, "items": []})
+            })
+        })
+        .await;
+        let found = Api::new(client)
+            .any(Kind::VirtualMachine, "", "identity.dockerios.io/name=c02")
+            .await;
+        let found = found.expect("it is answered");
+        assert_eq!(found.map(|vm| vm["metadata"]["name"].clone()), Some(json!("runs")));
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_never_answered_ends() {
+        let mut api = Api::new(answering(|_| Answer::Never).await);
+        api.patience = Duration::from_millis(50);
+        let id = Id::new(Kind::MacOSMachine, "team", "m");
+        let path = "/apis/subresources.kubevirt.io/v1/x".to_owned();
+        let all = async {
+            [
+                api.get(&id).await.map(drop),
+                api.merge(&id, &json!({})).await.map(drop),
+                api.put(path.clone(), &json!({})).await,
+                api.bytes(path, 9, Duration::from_millis(50)).await.map(drop),
+            ]
+        };
+        let all = tokio::time::timeout(Duration::from_secs(60), all).await;
+        for answer in all.expect("none waits without end") {
+            let Err(Fault::Later(why)) = answer else {
+                panic!("{answer:?}")
+            };
+            assert_eq!(why, "the API server gave no answer within 50ms");
+        }
+    }
 }

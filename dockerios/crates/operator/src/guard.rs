@@ -27,6 +27,8 @@ impl From<Fault> for Unproven {
 /// What was found instead, or which list failed.
 pub async fn prove(api: &Api, guard: &Guard) -> Result<(), Unproven> {
     match guard {
+        // by label alone: whatever is made with the identity has it, and nothing else may (deploy/policies/instances.yaml).
+        // A firmware UUID without the label is looked for by the pass itself, in what was seen.
         Guard::IdentityUnused { identity, .. } => {
             for kind in [Kind::VirtualMachine, Kind::VirtualMachineInstance, Kind::Pod] {
                 none(api, kind, "", &format!("{IDENTITY}={identity}")).await?;

@@ -8,6 +8,7 @@
 //! object; an object whose last write has not been seen again is not decided about; only the leader does any of it.
 
 pub mod act;
+pub mod acting;
 pub mod api;
 pub mod collect;
 pub mod feed;
@@ -19,6 +20,8 @@ pub mod leader;
 pub mod metrics;
 pub mod options;
 pub mod pass;
+#[cfg(test)]
+mod peer;
 pub mod promise;
 pub mod queue;
 pub mod rights;

@@ -1,6 +1,6 @@
 //! Every replica serves the webhook and the collector; the elected one decides.
 
-use std::{io::IsTerminal as _, process::ExitCode, sync::Arc};
+use std::{io::IsTerminal as _, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, anyhow};
 use clap::Parser;
@@ -24,7 +24,11 @@ use kube::{
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
+    task::JoinSet,
 };
+
+/// A connection on which nothing came for so long was lost: longer than the API server keeps a watch open.
+const LONGEST_ANSWER: Duration = Duration::from_secs(300);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -71,15 +75,21 @@ async fn run(options: Options) -> Result<()> {
     tracing::info!(webhook = %webhook.address(), collector = %collector.address(), collector_url, "serving");
 
     let keys = authority.clone();
-    tokio::spawn(async move { keys.keep().await });
-    tokio::spawn(webhook.run(std::future::pending()));
-    tokio::spawn(collector.run(std::future::pending()));
+    let mut servants = JoinSet::new();
+    servants.spawn(async move {
+        keys.keep().await;
+    });
+    servants.spawn(webhook.run(std::future::pending()));
+    servants.spawn(collector.run(std::future::pending()));
 
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be heard")?;
     let candidate = candidate(&options, &client);
     tokio::select! {
         _ = terminate.recv() => {}
         _ = tokio::signal::ctrl_c() => {}
+        // a replica that serves only some of it would be sent requests that it does not answer
+        Some(ended) = servants.join_next() =>
+            return Err(ended.err().map_or_else(|| anyhow!("a server ended by itself"), |error| anyhow!("a server ended: {error}"))),
         outcome = lead(&options, client.clone(), authority, collector_url, candidate.as_ref(), (metrics, questions)) =>
             outcome?,
     }
@@ -105,7 +115,10 @@ async fn lead(
     }
     let hands = Hands {
         api: Api::new(client.clone()),
-        secrets: Arc::new(Keys(authority)),
+        secrets: Arc::new(Keys {
+            authority,
+            server_name: options.collector_service(),
+        }),
         platform_namespace: options.namespace.clone(),
         term: candidate.map_or_else(Term::endless, Candidate::term),
     };
@@ -141,15 +154,12 @@ fn candidate(options: &Options, client: &Client) -> Option<Candidate> {
 }
 
 async fn collector(options: &Options, client: &Client, authority: &Authority) -> Result<Collector> {
-    let host = options
-        .collector_at(0)
-        .parse::<http::Uri>()
-        .ok()
-        .and_then(|url| url.host().map(str::to_owned));
-    let host = host.with_context(|| format!("--collector-url {:?} is no URL with a host", options.collector_url))?;
-    let service = format!("dockerios-collector.{}.svc", options.namespace);
-    let mut names = vec![service.clone(), format!("{service}.cluster.local"), host];
-    names.dedup();
+    let host = options.collector_host()?;
+    let service = options.collector_service();
+    let mut names = vec![service.clone(), format!("{service}.cluster.local")];
+    if !names.contains(&host) {
+        names.push(host);
+    }
     let options = dockerios_collector::Options {
         listen: options.collector_listen,
         tls: authority.leaf(names)?,
@@ -163,7 +173,7 @@ async fn collector(options: &Options, client: &Client, authority: &Authority) ->
 }
 
 async fn client(options: &Options) -> Result<Client> {
-    let config = match &options.kubeconfig {
+    let mut config = match &options.kubeconfig {
         Some(path) => {
             let file = Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {}", path.display()))?;
             Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?
@@ -172,18 +182,28 @@ async fn client(options: &Options) -> Result<Client> {
             .await
             .context("no cluster: give --kubeconfig, or run in a pod")?,
     };
+    // what has a deadline of its own has a shorter one; kube has none for all the rest
+    config.read_timeout = Some(LONGEST_ANSWER);
+    config.reset_reader_on_write = true;
     Ok(Client::try_from(config)?)
 }
 
 /// What no plan may hold.
-struct Keys(Arc<Authority>);
+struct Keys {
+    authority: Arc<Authority>,
+    server_name: String,
+}
 
 impl Secrets for Keys {
     fn token(&self, machine_uid: &str) -> String {
-        ReportKey::new(*self.0.report_key()).token(machine_uid)
+        ReportKey::new(*self.authority.report_key()).token(machine_uid)
     }
 
     fn authority(&self) -> String {
-        self.0.ca_pem()
+        self.authority.ca_pem()
+    }
+
+    fn server_name(&self) -> String {
+        self.server_name.clone()
     }
 }

@@ -17,7 +17,7 @@ pub use order::{Order, Reply};
 pub use problem::{Problem, Reason};
 pub use refusal::{Refusal, shown};
 pub use report::{Report, Software, Stage};
-pub use volume::{CA, COLLECTOR, Collector, LABEL, MACHINE_ID, TOKEN, Token, Volume};
+pub use volume::{CA, COLLECTOR, Collector, LABEL, MACHINE_ID, SERVER_NAME, TOKEN, Token, Volume};
 
 /// A report is not larger than this, in bytes. Sixteen times what the bounds of a [`Report`] allow in practice.
 pub const LARGEST_REPORT: usize = 64 * 1024;

@@ -7,6 +7,10 @@
 //! | `collector` | `https://host[:port]`, nothing behind it |
 //! | `token` | 64 hexadecimal digits |
 //! | `ca.crt` | one or more PEM certificates: the only ones the collector is believed by |
+//! | `server-name` | the name that the collector's certificate is for; without the file, the host of `collector` |
+//!
+//! The name stands apart from the address, since guests may reach the collector by one that nobody knew when its
+//! certificate was made, and that changes while they run.
 
 use std::{fmt, fs, io::Read, path::Path};
 
@@ -25,6 +29,8 @@ pub const COLLECTOR: &str = "collector";
 pub const TOKEN: &str = "token";
 /// File with the certificates that the collector is believed by.
 pub const CA: &str = "ca.crt";
+/// File with the name that the collector's certificate is for. Operators before it made volumes without.
+pub const SERVER_NAME: &str = "server-name";
 
 /// No file of the volume is larger, in bytes.
 const LARGEST_FILE: u64 = 256 * 1024;
@@ -106,8 +112,7 @@ impl Collector {
                 None => (rest, Some("443")),
             },
         };
-        let name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b':');
-        if host.is_empty() || host.len() > 253 || !host.bytes().all(name) {
+        if !is_host(host) {
             return Err(refused("has no plain host name or address"));
         }
         let port = port
@@ -120,6 +125,12 @@ impl Collector {
             port,
         })
     }
+}
+
+/// Whether that is plainly a DNS name or an address, the latter without brackets.
+fn is_host(text: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b':');
+    (1..=253).contains(&text.len()) && text.bytes().all(plain)
 }
 
 impl Collector {
@@ -147,6 +158,8 @@ pub struct Volume {
     pub machine_id: String,
     /// Where to report to.
     pub collector: Collector,
+    /// The name that the collector's certificate has to be for: a DNS name, or an address without brackets.
+    pub server_name: String,
     /// What shows that the report is this machine's.
     pub token: Token,
     /// PEM certificates. Only their frame is checked here; whoever connects reads them.
@@ -173,6 +186,17 @@ impl Volume {
             ));
         }
         let collector = Collector::parse(&line(directory, COLLECTOR)?)?;
+        let server_name = match directory.join(SERVER_NAME).symlink_metadata() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => collector.host.clone(),
+            // what is there and cannot be read is refused, not passed over
+            _ => line(directory, SERVER_NAME)?,
+        };
+        if !is_host(&server_name) {
+            return Err(Refusal::of(
+                SERVER_NAME,
+                format!("{} is no plain host name or address; {REMAKE}", shown(&server_name)),
+            ));
+        }
         let token = Token::parse(&line(directory, TOKEN)?)?;
         let ca = text(directory, CA)?;
         if !(ca.contains("-----BEGIN CERTIFICATE-----") && ca.contains("-----END CERTIFICATE-----")) {
@@ -181,6 +205,7 @@ impl Volume {
         Ok(Self {
             machine_id,
             collector,
+            server_name,
             token,
             ca,
         })

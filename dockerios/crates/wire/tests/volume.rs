@@ -60,6 +60,32 @@ fn each_file_is_refused_by_name_when_it_is_missing_or_malformed() {
 }
 
 #[test]
+fn the_collectors_certificate_is_for_the_name_of_the_volume_or_for_the_address() {
+    let d = volume();
+    let name = |d: &TempDir| Volume::read(d.path()).map(|v| v.server_name);
+    assert_eq!(
+        name(&d).as_deref(),
+        Ok("collector.example"),
+        "made by an older operator"
+    );
+    fs::write(d.path().join("server-name"), "reports.system.svc\n").expect("a file");
+    assert_eq!(name(&d).as_deref(), Ok("reports.system.svc"));
+    for (text, rule) in [
+        ("", "empty"),
+        ("a/b", "no plain host name"),
+        ("a\nb", "more than one line"),
+    ] {
+        fs::write(d.path().join("server-name"), text).expect("a file");
+        let refusal = name(&d).expect_err("no name");
+        assert_eq!(refusal.field, "server-name");
+        assert!(refusal.message.contains(rule), "{refusal}");
+    }
+    fs::remove_file(d.path().join("server-name")).expect("a file");
+    fs::create_dir(d.path().join("server-name")).expect("a directory");
+    assert_eq!(name(&d).expect_err("unreadable is not absent").field, "server-name");
+}
+
+#[test]
 fn a_file_that_is_huge_or_no_text_is_refused() {
     let d = volume();
     fs::write(d.path().join("ca.crt"), vec![b'a'; 300_000]).expect("a file");
