@@ -17,13 +17,18 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::{shelf::version_of, source::Source, world::Notice};
+use crate::{api::PATIENCE, shelf::version_of, source::Source, world::Notice};
 
 /// Objects per page of a list.
 const PAGE: u32 = 500;
 /// The API server ends a watch after that many seconds; below its own limit of 295 in client-go's convention.
 const WATCH_SECONDS: u32 = 290;
-/// First and longest pause after a failure.
+/// A watch that says nothing for longer than the API server keeps one has lost its server (kube's own watcher waits as
+/// long).
+const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 15);
+/// A watch that ends sooner by itself did not end by its time.
+const SHORT: Duration = Duration::from_secs(1);
+/// First and longest pause before a kind is listed again.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(15));
 /// A trouble that lasts is told again after so long: often enough for a log that is kept for a day.
 const REMINDER: Duration = Duration::from_hours(1);
@@ -52,15 +57,18 @@ pub async fn feed(client: Client, source: Source, platform_namespace: String, ou
         kind,
         request: Request::new(path),
         out,
+        answer: PATIENCE,
+        silence: SILENCE,
     };
-    let mut pause = PAUSE.0;
+    let mut pause = None;
     let mut trouble = Trouble::default();
     while !feed.out.is_closed() {
-        match feed.list_then_watch(&mut trouble).await {
-            Ok(()) => {
-                pause = PAUSE.0;
-                feed.well(&mut trouble);
-            }
+        let began = Instant::now();
+        let ended = feed.list_then_watch(&mut trouble).await;
+        let next = pause_after(pause, began.elapsed());
+        pause = Some(next);
+        match ended {
+            Ok(()) => feed.well(&mut trouble),
             Err(error) => {
                 let why = words(&error);
                 if trouble.is_news(&why, Instant::now()) {
@@ -73,11 +81,27 @@ pub async fn feed(client: Client, source: Source, platform_namespace: String, ou
                 if feed.say(Notice::Unreadable(why)).await.is_none() {
                     return;
                 }
-                tokio::time::sleep(pause.mul_f32(rand::random_range(0.75..1.25))).await;
-                pause = (pause * 2).min(PAUSE.1);
             }
         }
+        tokio::time::sleep(next.mul_f32(rand::random_range(0.75..1.25))).await;
     }
+}
+
+/// The pause after a round that lasted so long: it doubles, and begins anew after a round that went well for a while.
+fn pause_after(last: Option<Duration>, lasted: Duration) -> Duration {
+    match last {
+        Some(last) if lasted < PAUSE.1 => (last * 2).min(PAUSE.1),
+        _ => PAUSE.0,
+    }
+}
+
+/// What comes within that time.
+async fn in_time<T>(patience: Duration, answer: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
+    let given_up = |_| {
+        let why = format!("the API server said nothing for {patience:?}");
+        Err(kube::Error::Service(why.into()))
+    };
+    tokio::time::timeout(patience, answer).await.unwrap_or_else(given_up)
 }
 
 struct Feed {
@@ -86,6 +110,10 @@ struct Feed {
     kind: &'static str,
     request: Request,
     out: mpsc::Sender<(Source, Notice)>,
+    /// How long an answer may take to begin, and a page to come.
+    answer: Duration,
+    /// How long a watch may say nothing.
+    silence: Duration,
 }
 
 impl Feed {
@@ -100,7 +128,10 @@ impl Feed {
             return Ok(());
         }
         loop {
+            let began = Instant::now();
             match self.watch(&mut version).await {
+                // closed as soon as it was open: listed again after a pause, not opened again without one
+                Ok(Ended::ByTime) if began.elapsed() < SHORT => return Ok(()),
                 Ok(Ended::ByTime) => self.well(trouble),
                 Ok(Ended::TooOld | Ended::NobodyListens) => return Ok(()),
                 Err(error) => return Err(error),
@@ -120,7 +151,7 @@ impl Feed {
                 false => self.request.list(&params),
             };
             let request = request.map_err(kube::Error::BuildRequest)?;
-            let page: Page = match self.client.request(request).await {
+            let page: Page = match in_time(self.answer, self.client.request(request)).await {
                 // a cluster without that kind has none of its objects
                 Err(kube::Error::Api(status)) if status.code == 404 && self.source.optional() => {
                     return Ok((Vec::new(), String::new()));
@@ -147,9 +178,9 @@ impl Feed {
             .request
             .watch(&params, version)
             .map_err(kube::Error::BuildRequest)?;
-        let events = self.client.request_events::<Value>(request).await?;
+        let events = in_time(self.answer, self.client.request_events::<Value>(request)).await?;
         futures::pin_mut!(events);
-        while let Some(event) = events.try_next().await? {
+        while let Some(event) = in_time(self.silence, events.try_next()).await? {
             let notice = match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     *version = text_version(&object).unwrap_or_else(|| version.clone());
@@ -228,7 +259,66 @@ fn text_version(object: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::peer::{Answer, answering};
+
+    fn feed(client: Client, out: mpsc::Sender<(Source, Notice)>) -> Feed {
+        let (kind, path) = Source::Machines.path("dockerios-system");
+        Feed {
+            client,
+            source: Source::Machines,
+            kind,
+            request: Request::new(path),
+            out,
+            answer: Duration::from_secs(30),
+            silence: Duration::from_secs(30),
+        }
+    }
+
+    async fn ended(feed: &Feed) -> String {
+        let round = async { feed.list_then_watch(&mut Trouble::default()).await };
+        let ended = tokio::time::timeout(Duration::from_secs(60), round).await;
+        words(&ended.expect("it does not wait without end").expect_err("nothing came"))
+    }
+
+    #[tokio::test]
+    async fn a_list_that_is_never_answered_ends() {
+        let (out, _notices) = mpsc::channel(8);
+        let mut feed = feed(answering(|_| Answer::Never).await, out);
+        feed.answer = Duration::from_millis(50);
+        let why = ended(&feed).await;
+        assert!(why.contains("said nothing for 50ms"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn a_watch_whose_server_was_lost_without_a_word_ends_after_what_came_was_told() {
+        let (out, mut notices) = mpsc::channel(8);
+        let client = answering(|request| {
+            if request.contains("watch=true") {
+                let event = r#"{"type":"ADDED","object":{"metadata":{"name":"m","namespace":"n","resourceVersion":"8"}}}
+"#;
+                return Answer::Begin(event);
+            }
+            Answer::Json(json!({"metadata": {"resourceVersion": "7"}, "items": []}))
+        });
+        let mut feed = feed(client.await, out);
+        feed.silence = Duration::from_millis(200);
+        let why = ended(&feed).await;
+        assert!(why.contains("said nothing for 200ms"), "{why}");
+        assert!(matches!(notices.recv().await, Some((_, Notice::List(_, 7)))));
+        assert!(matches!(notices.recv().await, Some((_, Notice::Put(_)))));
+    }
+
+    #[test]
+    fn pauses_grow_while_nothing_goes_well_and_are_short_again_after_a_while_that_did() {
+        let moment = Duration::from_millis(1);
+        assert_eq!(pause_after(None, moment), PAUSE.0);
+        assert_eq!(pause_after(Some(PAUSE.0), moment), PAUSE.0 * 2);
+        assert_eq!(pause_after(Some(PAUSE.1), moment), PAUSE.1);
+        assert_eq!(pause_after(Some(PAUSE.1), Duration::from_secs(290)), PAUSE.0);
+    }
 
     #[test]
     fn a_trouble_is_told_once_until_it_changes_ends_or_has_lasted_long() {

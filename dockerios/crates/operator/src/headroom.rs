@@ -1,6 +1,7 @@
 //! Free space per storage class: what a Prometheus last told, and what drivers tell (CSIStorageCapacity).
 //!
-//! Invariant: no answer, a late one, no number, or more than one is unknown capacity, never plenty.
+//! Invariants: no answer, a late one, no number, or more than one is unknown capacity, never plenty; a number counts for
+//! the queries that gave it, and for no rule that asks otherwise.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -12,34 +13,44 @@ use dockerios_core::Seen;
 pub use dockerios_core::decide::machine::Capacity;
 use futures::future::join_all;
 use http::{Request, Uri};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::CSIStorageCapacity};
-use kube::{Client, Config};
+use kube::{Client, Config, client::Body};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 /// What a source told about one storage class.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
     /// The storage class.
     pub storage_class: String,
+    /// What was asked.
+    pub asked: Prometheus,
     /// Its room, or why it is not known.
     pub room: Seen<Capacity>,
 }
 
 /// The last reading of every storage class.
 #[derive(Debug, Default)]
-pub struct Capacities(HashMap<String, Seen<Capacity>>);
+pub struct Capacities(HashMap<String, (Prometheus, Seen<Capacity>)>);
 
 impl Capacities {
-    /// Room of a storage class; Unknown before its first reading.
-    pub fn of(&self, storage_class: &str) -> Seen<Capacity> {
-        let known = self.0.get(storage_class).cloned();
-        known.unwrap_or_else(|| Seen::Unknown(format!("nobody has told yet how much room {storage_class} has")))
+    /// Room of a storage class as those queries tell; Unknown before their first reading.
+    pub fn of(&self, storage_class: &str, asked: &Prometheus) -> Seen<Capacity> {
+        match self.0.get(storage_class) {
+            Some((of, room)) if of == asked => room.clone(),
+            _ => Seen::Unknown(format!("nobody has told yet how much room {storage_class} has")),
+        }
     }
 
     /// Keeps a reading; whether it is news.
-    pub fn take(&mut self, Reading { storage_class, room }: Reading) -> bool {
-        self.0.insert(storage_class, room.clone()) != Some(room)
+    pub fn take(&mut self, reading: Reading) -> bool {
+        let told = (reading.asked, reading.room);
+        let known = self.0.get(&reading.storage_class) == Some(&told);
+        if !known {
+            self.0.insert(reading.storage_class, told);
+        }
+        !known
     }
 }
 
@@ -47,6 +58,8 @@ impl Capacities {
 const EVERY: Duration = Duration::from_secs(15);
 /// A Prometheus that takes longer has not answered.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of an answer that are read: one number with its labels takes less than a thousandth of them.
+const LARGEST: usize = 1 << 20;
 
 /// Asks every Prometheus that the rules name, round after round, and at once when the rules change.
 pub async fn watch(mut rules: watch::Receiver<Vec<Headroom>>, tell: mpsc::Sender<Reading>) {
@@ -57,6 +70,7 @@ pub async fn watch(mut rules: watch::Receiver<Vec<Headroom>>, tell: mpsc::Sender
             Some(async {
                 Reading {
                     storage_class: rule.storage_class_name.0.clone(),
+                    asked: prometheus.clone(),
                     room: ask(prometheus, PATIENCE).await,
                 }
             })
@@ -102,13 +116,31 @@ async fn query(url: &str, field: &str, query: &str) -> Result<u64, String> {
     config.read_timeout = Some(PATIENCE);
     let client = Client::try_from(config).map_err(|error| at(error.to_string()))?;
     let request = Request::get(format!("/api/v1/query?query={}", encoded(query)))
-        .body(Vec::new())
+        .body(Body::empty())
         .map_err(|error| at(error.to_string()))?;
-    let text = client
-        .request_text(request)
-        .await
-        .map_err(|error| at(dockerios_pki::words(&error)))?;
-    number(&text).map_err(at)
+    let answer = client.send(request).await;
+    let answer = answer.map_err(|error| at(dockerios_pki::words(&error)))?;
+    let status = answer.status();
+    let text = text(answer.into_body()).await.map_err(at)?;
+    match number(&text) {
+        // what Prometheus itself says of a query that it refuses comes with a 400
+        Err(_) if !status.is_success() && failure(&text).is_none() => Err(at(format!("answered {status}"))),
+        told => told.map_err(at),
+    }
+}
+
+/// The text of an answer that is not longer than one may be.
+async fn text(body: Body) -> Result<String, String> {
+    let bytes = match Limited::new(body, LARGEST).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => {
+            return Err(format!(
+                "the answer has more than {LARGEST} bytes; the query must give exactly one number: use sum(…)"
+            ));
+        }
+        Err(error) => return Err(format!("the answer broke off: {error}")),
+    };
+    String::from_utf8(bytes.into()).map_err(|_| "the answer is no text".to_owned())
 }
 
 /// A query as it stands in a URL (RFC 3986: unreserved characters stay, all else is percent-encoded).
@@ -124,16 +156,23 @@ fn encoded(text: &str) -> String {
     out
 }
 
+/// Why Prometheus did not do what it was asked, if it says so.
+fn failure(answer: &str) -> Option<String> {
+    let answer: Value = serde_json::from_str(answer).ok()?;
+    if answer["status"] == "success" {
+        return None;
+    }
+    let told = answer["error"].as_str().unwrap_or("no reason is given");
+    let told: String = told.chars().take(200).collect();
+    Some(format!("the query failed: {told}"))
+}
+
 /// The one number in a Prometheus' answer (prometheus.io/docs/prometheus/latest/querying/api, instant queries).
 fn number(answer: &str) -> Result<u64, String> {
-    let answer: Value = serde_json::from_str(answer).map_err(|error| format!("the answer is no JSON: {error}"))?;
-    if answer["status"] != "success" {
-        let told = answer["error"].as_str().unwrap_or("no reason is given");
-        return Err(format!(
-            "the query failed: {}",
-            told.chars().take(200).collect::<String>()
-        ));
+    if let Some(failure) = failure(answer) {
+        return Err(failure);
     }
+    let answer: Value = serde_json::from_str(answer).map_err(|error| format!("the answer is no JSON: {error}"))?;
     let data = &answer["data"];
     let result = data["result"].as_array().map(Vec::as_slice).unwrap_or_default();
     let sample = match (data["resultType"].as_str(), result) {
@@ -317,6 +356,38 @@ mod tests {
     async fn a_prometheus_is_asked_over_the_wire() {
         let room = ask(&prometheus(Some(vector(&["42"]))).await, PATIENCE).await;
         assert_eq!(room, Seen::Present(Capacity { free: 42, total: 42 }));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_too_long_is_not_read_to_its_end() {
+        let long = format!("{}{}", vector(&["42"]), " ".repeat(LARGEST));
+        let room = ask(&prometheus(Some(long)).await, PATIENCE).await;
+        let why = room.unreadable();
+        assert!(
+            why.is_some_and(|why| why.contains("more than 1048576 bytes")),
+            "{room:?}"
+        );
+    }
+
+    #[test]
+    fn a_number_counts_for_the_queries_that_gave_it_alone() {
+        let asked = |query: &str| Prometheus {
+            url: "http://p:9090".into(),
+            free_query: query.into(),
+            capacity_query: "all".into(),
+        };
+        let plenty = Seen::Present(Capacity { free: 9, total: 9 });
+        let reading = Reading {
+            storage_class: "fast".into(),
+            asked: asked("free"),
+            room: plenty.clone(),
+        };
+        let mut known = Capacities::default();
+        assert!(known.take(reading.clone()), "it is news");
+        assert!(!known.take(reading), "and the same again is none");
+        assert_eq!(known.of("fast", &asked("free")), plenty);
+        let other = known.of("fast", &asked("free_of_another_pool"));
+        assert!(other.unreadable().is_some(), "the rule asks otherwise now: {other:?}");
     }
 
     #[tokio::test]

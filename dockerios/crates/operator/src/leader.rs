@@ -58,6 +58,8 @@ pub struct Candidate {
     leases: Api<Lease>,
     identity: String,
     term: Term,
+    /// For an attempt to be elected, and to give the Lease back.
+    patience: Duration,
 }
 
 impl Candidate {
@@ -67,6 +69,7 @@ impl Candidate {
             leases: Api::namespaced(client, namespace),
             identity,
             term: Term::default(),
+            patience: GIVES_UP,
         }
     }
 
@@ -75,41 +78,39 @@ impl Candidate {
         self.term.clone()
     }
 
-    /// Waits until the Lease is held.
+    /// Waits until the Lease is held. An attempt that gets no answer is given up: the next may reach another API server.
     pub async fn elected(&self) {
-        let mut seen: Option<(String, Instant)> = None;
+        let mut seen = None;
         loop {
             let before = Instant::now();
-            match self.leases.get_opt(LEASE).await {
-                Ok(None) => {
-                    if self.create().await {
-                        return self.term.renewed(before);
-                    }
-                }
-                Ok(Some(lease)) => {
-                    let version = lease.metadata.resource_version.clone().unwrap_or_default();
-                    let since = match &seen {
-                        Some((known, since)) if *known == version => *since,
-                        _ => {
-                            let now = Instant::now();
-                            seen = Some((version, now));
-                            now
-                        }
-                    };
-                    let holder = lease
-                        .spec
-                        .as_ref()
-                        .and_then(|s| s.holder_identity.clone())
-                        .unwrap_or_default();
-                    let free = holder.is_empty() || holder == self.identity || since.elapsed() > HOLDS;
-                    if free && self.take(lease).await {
-                        return self.term.renewed(before);
-                    }
-                }
-                Err(error) => tracing::warn!(%error, "the leader's Lease cannot be read"),
+            match tokio::time::timeout(self.patience, self.attempt(&mut seen)).await {
+                Ok(Ok(true)) => return self.term.renewed(before),
+                Ok(Ok(false)) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "the leader's Lease cannot be read or taken"),
+                Err(_) => tracing::warn!("the leader's Lease cannot be read or taken: no answer"),
             }
             tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    /// One attempt to take the Lease: whether it is ours now. `seen`: the version that was seen last, and since when.
+    async fn attempt(&self, seen: &mut Option<(String, Instant)>) -> kube::Result<bool> {
+        let Some(lease) = self.leases.get_opt(LEASE).await? else {
+            return self.create().await;
+        };
+        let version = lease.metadata.resource_version.clone().unwrap_or_default();
+        let since = match &*seen {
+            Some((known, since)) if *known == version => *since,
+            _ => seen.insert((version, Instant::now())).1,
+        };
+        let spec = lease.spec.as_ref();
+        let holder = spec
+            .and_then(|spec| spec.holder_identity.as_deref())
+            .unwrap_or_default();
+        if holder.is_empty() || holder == self.identity || since.elapsed() > HOLDS {
+            return self.take(lease).await;
+        }
+        Ok(false)
     }
 
     /// Renews for as long as it goes; returns when the Lease may be lost.
@@ -133,21 +134,21 @@ impl Candidate {
 
     /// Gives the Lease back, so that the next one need not wait.
     pub async fn resign(&self) {
+        // whoever comes next waits out the Lease if this fails
+        tokio::time::timeout(self.patience, self.give_back()).await.ok();
+    }
+
+    async fn give_back(&self) {
         if let Ok(Some(mut lease)) = self.leases.get_opt(LEASE).await
-            && lease
-                .spec
-                .as_ref()
-                .is_some_and(|s| s.holder_identity.as_deref() == Some(&self.identity))
+            && let Some(spec) = &mut lease.spec
+            && spec.holder_identity.as_deref() == Some(&self.identity)
         {
-            if let Some(spec) = &mut lease.spec {
-                spec.holder_identity = Some(String::new());
-            }
-            // whoever comes next waits out the Lease if this fails
+            spec.holder_identity = Some(String::new());
             self.leases.replace(LEASE, &PostParams::default(), &lease).await.ok();
         }
     }
 
-    async fn create(&self) -> bool {
+    async fn create(&self) -> kube::Result<bool> {
         let metadata = ObjectMeta {
             name: Some(LEASE.into()),
             ..ObjectMeta::default()
@@ -156,23 +157,23 @@ impl Candidate {
             metadata,
             spec: Some(self.spec(0)),
         };
-        self.leases.create(&PostParams::default(), &lease).await.is_ok()
+        won(self.leases.create(&PostParams::default(), &lease).await)
     }
 
     /// At the version that was seen: of two that try, one succeeds.
-    async fn take(&self, mut lease: Lease) -> bool {
+    async fn take(&self, mut lease: Lease) -> kube::Result<bool> {
         let transitions = lease
             .spec
             .as_ref()
             .and_then(|s| s.lease_transitions)
             .unwrap_or_default();
         lease.spec = Some(self.spec(transitions.saturating_add(1)));
-        self.leases.replace(LEASE, &PostParams::default(), &lease).await.is_ok()
+        won(self.leases.replace(LEASE, &PostParams::default(), &lease).await)
     }
 
     async fn renew(&self) -> kube::Result<bool> {
         let Some(mut lease) = self.leases.get_opt(LEASE).await? else {
-            return Ok(self.create().await);
+            return self.create().await;
         };
         let Some(spec) = lease
             .spec
@@ -202,9 +203,48 @@ impl Candidate {
     }
 }
 
+/// Whether a write was the first of those that were tried at once.
+fn won(written: kube::Result<Lease>) -> kube::Result<bool> {
+    match written {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use serde_json::json;
+
     use super::*;
+    use crate::peer::{Answer, answering};
+
+    #[tokio::test]
+    async fn a_candidate_whose_question_is_never_answered_asks_again() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let client = answering(move |_| match asked.fetch_add(1, Ordering::Relaxed) {
+            0 => Answer::Never,
+            // nobody holds it; and whoever takes it is told that it is taken
+            _ => Answer::Json(json!({"metadata": {"name": LEASE, "resourceVersion": "7"}, "spec": {}})),
+        });
+        let mut candidate = Candidate::new(client.await, "dockerios-system", "me".into());
+        candidate.patience = Duration::from_millis(200);
+        let elected = tokio::time::timeout(Duration::from_secs(60), candidate.elected()).await;
+        elected.expect("it does not wait without end");
+    }
+
+    #[test]
+    fn a_lease_that_may_not_be_written_is_an_error_and_one_that_another_took_is_not() {
+        let error = |code: u16| {
+            let status = kube::core::Status::failure("no", "Forbidden").with_code(code);
+            Err(kube::Error::Api(Box::new(status)))
+        };
+        assert!(matches!(won(error(409)), Ok(false)));
+        assert!(matches!(won(error(403)), Err(kube::Error::Api(status)) if status.code == 403));
+        assert!(matches!(won(Ok(Lease::default())), Ok(true)));
+    }
 
     #[test]
     fn a_term_ends_by_itself_when_it_is_not_renewed() {

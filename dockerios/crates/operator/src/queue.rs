@@ -26,8 +26,14 @@ pub struct Queue {
     failures: HashMap<Id, u32>,
 }
 
-/// First and longest pause after a failure of an object's steps.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(120));
+/// First and longest pause before an object whose steps failed is decided about again.
+pub type Pause = (Duration, Duration);
+
+/// After what time may heal, or a person.
+pub const PAUSE: Pause = (Duration::from_millis(250), Duration::from_secs(120));
+/// After what is to be looked at at once: a refusal that is to be told, facts that have changed. It grows too, since some
+/// refusals have other words each time, and some conflicts do not pass.
+pub const SOON: Pause = (Duration::from_millis(20), Duration::from_secs(5));
 
 impl Queue {
     /// Asks for a pass.
@@ -107,22 +113,22 @@ impl Queue {
     }
 
     /// Its steps failed: again after a pause that doubles, with jitter.
-    pub fn failed(&mut self, id: &Id, now: Instant) {
+    pub fn failed(&mut self, id: &Id, now: Instant, (first, longest): Pause) {
         let failures = self.failures.entry(id.clone()).or_default();
-        let pause = PAUSE.0.saturating_mul(1 << (*failures).min(12)).min(PAUSE.1);
-        *failures += 1;
+        let pause = first.saturating_mul(1 << (*failures).min(12)).min(longest);
+        *failures = failures.saturating_add(1);
         self.ask_at(id.clone(), now + pause.mul_f32(rand::random_range(0.8..1.2)));
     }
 
-    /// Its steps went well.
+    /// Its steps went well, or there is nothing to decide about.
     pub fn succeeded(&mut self, id: &Id) {
         self.failures.remove(id);
     }
 
-    /// Nothing is due, under way or waiting to be seen.
+    /// Nothing is due, under way or waiting to be seen, and nothing of the past is kept.
     #[cfg(test)]
-    fn at_rest(&self) -> bool {
-        self.due.is_empty() && self.busy.is_empty() && self.parked.is_empty()
+    pub(crate) fn at_rest(&self) -> bool {
+        self.due.is_empty() && self.busy.is_empty() && self.parked.is_empty() && self.failures.is_empty()
     }
 }
 
@@ -160,6 +166,23 @@ mod tests {
         queue.unpark(|_, version| version <= 7);
         assert_eq!(queue.pop(now), Some(id("a")));
         assert!(queue.at_rest());
+    }
+
+    #[test]
+    fn what_fails_over_and_over_is_tried_less_and_less_often_and_anew_once_it_went_well() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        let pause = |queue: &mut Queue, pause: Pause| {
+            queue.failed(&id("a"), now, pause);
+            let due = queue.next_wake().expect("it is tried again") - now;
+            assert!(queue.pop(now + due).is_some());
+            due
+        };
+        for kind in [SOON, PAUSE] {
+            assert!(pause(&mut queue, kind) <= kind.0.mul_f32(1.2));
+            let longest = (0..20).map(|_| pause(&mut queue, kind)).last();
+            assert!(longest >= Some(kind.1.mul_f32(0.8)), "{longest:?}");
+            queue.succeeded(&id("a"));
+        }
     }
 
     #[test]

@@ -1,16 +1,20 @@
 //! Whether the operator may clone from where images come from: asked of the API server, kept, and asked again, since a
 //! grant makes no change that is watched.
 //!
-//! Invariant: an answer that failed is no refusal, and nothing that was not asked for is granted.
+//! Invariants: an answer that failed is no refusal, and nothing that was not asked for is granted; one question that is
+//! answered slowly, or never, holds no other answer back.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
 pub use dockerios_core::decide::clone_right::CloneSource;
 use dockerios_core::{
     Seen,
     decide::clone_right::{ASK_AGAIN, ASK_ANEW},
 };
-use futures::future::join_all;
+use futures::{StreamExt, stream::FuturesUnordered};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::{Api, Client, api::PostParams};
 use tokio::sync::{mpsc, watch};
@@ -46,14 +50,28 @@ impl Rights {
     }
 }
 
-/// Asks for every source that is wanted, round after round, and at once when others are wanted.
-pub async fn watch(client: Client, mut wanted: watch::Receiver<BTreeSet<CloneSource>>, tell: mpsc::Sender<Answer>) {
-    let reviews: Api<SelfSubjectAccessReview> = Api::all(client);
+/// An authorizer that takes longer has not answered. The API server waits for one of its webhooks half a minute
+/// (kube-apiserver, AuthorizationConfiguration); the question is asked again before.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Asks for every source that is wanted, round after round, and when others are wanted as soon as a round is over.
+pub async fn watch(client: Client, wanted: watch::Receiver<BTreeSet<CloneSource>>, tell: mpsc::Sender<Answer>) {
+    rounds(&Api::all(client), wanted, &tell, PATIENCE).await;
+}
+
+async fn rounds(
+    reviews: &Api<SelfSubjectAccessReview>,
+    mut wanted: watch::Receiver<BTreeSet<CloneSource>>,
+    tell: &mpsc::Sender<Answer>,
+    patience: Duration,
+) {
     loop {
         let sources = wanted.borrow_and_update().clone();
-        let answers = join_all(sources.into_iter().map(|source| ask(&reviews, source))).await;
-        let all = answers.iter().all(|answer| answer.right == Seen::Present(true));
-        for answer in answers {
+        let asked = sources.into_iter().map(|source| ask(reviews, source, patience));
+        let mut asked: FuturesUnordered<_> = asked.collect();
+        let mut all = true;
+        while let Some(answer) = asked.next().await {
+            all &= answer.right == Seen::Present(true);
             if tell.send(answer).await.is_err() {
                 return;
             }
@@ -65,7 +83,7 @@ pub async fn watch(client: Client, mut wanted: watch::Receiver<BTreeSet<CloneSou
     }
 }
 
-async fn ask(reviews: &Api<SelfSubjectAccessReview>, source: CloneSource) -> Answer {
+async fn ask(reviews: &Api<SelfSubjectAccessReview>, source: CloneSource, patience: Duration) -> Answer {
     let review = SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {
             resource_attributes: Some(attributes(&source)),
@@ -73,9 +91,11 @@ async fn ask(reviews: &Api<SelfSubjectAccessReview>, source: CloneSource) -> Ans
         },
         ..SelfSubjectAccessReview::default()
     };
-    let right = match reviews.create(&PostParams::default(), &review).await {
-        Ok(answered) => judged(answered),
-        Err(error) => Seen::Unknown(format!("SelfSubjectAccessReview: {}", dockerios_pki::words(&error))),
+    let params = PostParams::default();
+    let right = match tokio::time::timeout(patience, reviews.create(&params, &review)).await {
+        Ok(Ok(answered)) => judged(answered),
+        Ok(Err(error)) => Seen::Unknown(format!("SelfSubjectAccessReview: {}", dockerios_pki::words(&error))),
+        Err(_) => Seen::Unknown(format!("SelfSubjectAccessReview: no answer within {patience:?}")),
     };
     Answer { source, right }
 }
@@ -116,6 +136,50 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::peer::{Answer as Reply, answering};
+
+    /// Asks about two namespaces, of which an authorizer answers for `quick` alone.
+    async fn two(patience: Duration) -> mpsc::Receiver<Answer> {
+        let client = answering(|request| {
+            if request.contains("\"quick\"") {
+                Reply::Json(json!({"spec": {}, "status": {"allowed": true}}))
+            } else {
+                Reply::Never
+            }
+        })
+        .await;
+        let (tell, told) = mpsc::channel(4);
+        let both = BTreeSet::from([CloneSource::all_of("never"), CloneSource::all_of("quick")]);
+        tokio::spawn(async move {
+            let (_keep, wanted) = watch::channel(both);
+            rounds(&Api::all(client), wanted, &tell, patience).await;
+        });
+        told
+    }
+
+    async fn next(told: &mut mpsc::Receiver<Answer>) -> Answer {
+        let next = tokio::time::timeout(Duration::from_secs(30), told.recv()).await;
+        next.expect("it is told").expect("it goes on asking")
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_told_while_another_is_waited_for() {
+        let told = next(&mut two(Duration::from_secs(3600)).await).await;
+        assert_eq!(told.source, CloneSource::all_of("quick"));
+        assert_eq!(told.right, Seen::Present(true));
+    }
+
+    #[tokio::test]
+    async fn an_authorizer_that_never_answers_is_said_to_have_given_no_answer() {
+        let mut answers = two(Duration::from_millis(300)).await;
+        let (one, other) = (next(&mut answers).await, next(&mut answers).await);
+        let never = [one, other].into_iter().find(|told| told.source.namespace == "never");
+        let why = never.as_ref().and_then(|told| told.right.unreadable());
+        assert!(
+            why.is_some_and(|why| why.contains("no answer within 300ms")),
+            "{never:?}"
+        );
+    }
 
     fn answer(status: serde_json::Value) -> Seen<bool> {
         judged(serde_json::from_value(json!({"spec": {}, "status": status})).expect("a review"))

@@ -16,21 +16,21 @@ use kube::{
     Client,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
-use tokio::{
-    sync::{mpsc, watch},
-    task::JoinSet,
-};
+use tokio::sync::{mpsc, watch};
 
 use crate::{
     act::{Hands, Outcome},
+    acting::Acting,
+    api::PATIENCE,
     feed::feed,
     headroom::Reading,
     index::Index,
     metrics::{Metrics, Question, fleet::Fleet},
     pass::{Pass, pass},
-    queue::Queue,
+    queue::{PAUSE, Queue, SOON},
     rights::{self, Answer, CloneSource},
-    route::route,
+    route::{own_pass, route},
+    shelf::Change,
     source::Source,
     world::{Notice, World},
 };
@@ -42,13 +42,17 @@ const HANDS: usize = 64;
 /// A pass of every object that often, though nothing changed: for what no watch tells.
 const ROUND: Duration = Duration::from_secs(600);
 
+/// A pass that asks to be made again, and finds nothing to do, is made no sooner: one that asks for a moment that has
+/// passed, as while nobody may decide that a time is over, would else be all that this task does.
+const MOMENT: Duration = Duration::from_secs(1);
+
 /// The loop and what it holds.
 pub struct Engine {
     world: World,
     queue: Queue,
     hands: Hands,
     recorder: Recorder,
-    acting: JoinSet<(Id, Outcome)>,
+    acting: Acting,
     notices: mpsc::Receiver<(Source, Notice)>,
     readings: mpsc::Receiver<Reading>,
     answers: mpsc::Receiver<Answer>,
@@ -96,7 +100,7 @@ impl Engine {
             queue: Queue::default(),
             hands,
             recorder: Recorder::new(client, reporter),
-            acting: JoinSet::new(),
+            acting: Acting::default(),
             notices,
             readings,
             answers,
@@ -119,15 +123,12 @@ impl Engine {
                     Some(notice) => self.take_all(notice),
                     None => return,
                 },
-                Some(done) = self.acting.join_next(), if !self.acting.is_empty() => match done {
-                    Ok((id, outcome)) => self.finished(&id, outcome),
-                    Err(error) => tracing::error!(%error, "a plan's execution ended badly"),
-                },
+                Some((id, outcome)) = self.acting.next(), if !self.acting.is_empty() => self.finished(&id, outcome),
                 Some(reading) = self.readings.recv() => self.read(reading),
                 Some(answer) = self.answers.recv() => self.answered(answer),
                 Some(question) = self.questions.recv() => {
-                    // whoever asked may have gone; and before all is known, a fleet would look empty
-                    question.send(self.silent.is_empty().then(|| Fleet::of(&self.world))).ok();
+                    // whoever asked may have gone
+                    question.send(self.fleet()).ok();
                 }
                 _ = round.tick() => self.everything(),
                 () = tokio::time::sleep_until(wake.into()) => {}
@@ -145,6 +146,9 @@ impl Engine {
             images |= source == Source::Images;
             let changes = self.world.take(source, notice);
             for change in &changes {
+                if change.after.is_empty() {
+                    self.forget_gone(source, change);
+                }
                 for id in route(&self.world, source, change) {
                     self.queue.ask(id);
                 }
@@ -156,6 +160,19 @@ impl Engine {
             self.pass_on_sources();
         }
         self.unpark();
+    }
+
+    /// What was refused to one that is gone is not said of the next of its name.
+    fn forget_gone(&mut self, source: Source, change: &Change) {
+        if let Some(kind) = own_pass(source) {
+            let (namespace, name) = &change.at;
+            self.forget(&Id::new(kind, namespace, name));
+        }
+    }
+
+    fn forget(&mut self, id: &Id) {
+        self.world.remember(id, None);
+        self.queue.succeeded(id);
     }
 
     fn pass_on_sources(&self) {
@@ -190,8 +207,10 @@ impl Engine {
             let Some(id) = self.queue.pop(Instant::now()) else {
                 return;
             };
-            if let Some(pass) = pass(&self.world, &id, Timestamp::now()) {
-                self.pursue(id, pass);
+            match pass(&self.world, &id, Timestamp::now()) {
+                Some(pass) => self.pursue(id, pass),
+                // it is gone, and its last steps may have failed after it went: nothing of it is kept
+                None => self.forget(&id),
             }
         }
     }
@@ -199,7 +218,7 @@ impl Engine {
     /// Judges the plan and has it carried out.
     fn pursue(&mut self, id: Id, pass: Pass) {
         if let Some(wake) = pass.plan.wake {
-            self.queue.ask_at(id.clone(), Instant::now() + until(wake));
+            self.queue.ask_at(id.clone(), Instant::now() + until(wake).max(MOMENT));
         }
         if let Err(broken) = check(&pass.plan) {
             // a defect of ours: nothing of the plan is done
@@ -216,7 +235,7 @@ impl Engine {
         self.world.promises.make(&id, &pass.plan);
         let (hands, recorder) = (self.hands.clone(), self.recorder.clone());
         let acts = self.metrics.acts().clone();
-        self.acting.spawn(async move {
+        self.acting.begin(id.clone(), async move {
             let outcome = hands.carry_out(&id, &pass.version, &pass.plan, pass.osk.as_ref()).await;
             acts.passed(id.kind.address().kind, &outcome);
             if outcome.stands {
@@ -226,7 +245,7 @@ impl Engine {
             if outcome.later.is_none() && !outcome.conflict {
                 tell(&recorder, &id, &pass.uid, &pass.plan.news).await;
             }
-            (id, outcome)
+            outcome
         });
     }
 
@@ -239,12 +258,12 @@ impl Engine {
         if nothing_to_see {
             self.settle(id);
         }
+        let now = Instant::now();
         if outcome.later.is_some() || (refused && !news) {
-            self.queue.failed(id, Instant::now());
+            self.queue.failed(id, now, PAUSE);
         } else if refused || outcome.conflict {
             // a new refusal is to be said at once; a conflict means that the facts have changed
-            self.queue
-                .ask_at(id.clone(), Instant::now() + Duration::from_millis(20));
+            self.queue.failed(id, now, SOON);
         } else {
             self.queue.succeeded(id);
         }
@@ -293,9 +312,18 @@ impl Engine {
         }
     }
 
+    /// What a scrape is told; before all is known, a fleet would look empty.
+    fn fleet(&self) -> Option<Fleet> {
+        self.silent.is_empty().then(|| {
+            self.metrics.acts().begin(&self.world);
+            Fleet::of(&self.world)
+        })
+    }
+
     fn everything(&mut self) {
+        self.metrics.acts().keep(&self.world);
         for (source, places) in self.world.places_with_a_pass() {
-            if let Some(kind) = crate::route::own_pass(source) {
+            if let Some(kind) = own_pass(source) {
                 places
                     .into_iter()
                     .for_each(|(namespace, name)| self.queue.ask(Id::new(kind, namespace, name)));
@@ -331,8 +359,14 @@ async fn tell(recorder: &Recorder, id: &Id, uid: &str, news: &[News]) {
             action: reason.clone(),
             secondary: None,
         };
-        if let Err(error) = recorder.publish(&event, &regarding).await {
-            tracing::warn!(%id, %error, "an event could not be told");
+        match tokio::time::timeout(PATIENCE, recorder.publish(&event, &regarding)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%id, %error, "an event could not be told"),
+            Err(_) => tracing::warn!(%id, "an event could not be told: no answer"),
         }
     }
 }
+
+#[cfg(test)]
+#[path = "run_tests.rs"]
+mod tests;

@@ -211,13 +211,7 @@ fn waiter(world: &World, machine: &MacOSMachine) -> Option<Waiter> {
         )
         .ok()?;
     }
-    let pool = pool_of(world, &class);
-    let mut waiter = Waiter::of(
-        machine,
-        class.present().map(AsRef::as_ref),
-        pool.present().map(AsRef::as_ref),
-        begun,
-    )?;
+    let mut waiter = Waiter::of(machine, class.present().map(AsRef::as_ref), begun)?;
     if !world.vms.places(Index::MachineUid, &waiter.uid).is_empty() {
         // its card is reckoned with as its VirtualMachine's
         waiter.gpu = None;
@@ -294,8 +288,9 @@ fn identities(world: &World, waiters: &[Waiter]) -> Seen<Vec<Arc<MachineIdentity
 fn capacity(world: &World, rule: &Headroom) -> Seen<Capacity> {
     match &rule.source {
         HeadroomSource {
-            prometheus: Some(_), ..
-        } => world.capacity.of(&rule.storage_class_name),
+            prometheus: Some(asked),
+            ..
+        } => world.capacity.of(&rule.storage_class_name, asked),
         HeadroomSource {
             csi_capacity: Some(_), ..
         } => match world.capacities.all() {
@@ -343,4 +338,65 @@ fn strategies(world: &World, rules: &[Headroom]) -> BTreeMap<String, String> {
         told.map(|strategy| (class.to_owned(), strategy))
     };
     rules.iter().filter_map(|rule| one(&rule.storage_class_name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{source::Source, world::Notice};
+
+    const DEVICE: &str = "amd.com/polaris";
+
+    /// A node with two cards and a VirtualMachine of somebody's with one; `instances`: what is told of those.
+    fn used(instances: Notice) -> u64 {
+        let mut world = World::new("dockerios-system", "https://collector:7443");
+        let node = json!({"kind": "Node", "metadata": {"name": "kvm-1"}, "status": {
+            "allocatable": {DEVICE: "2"}, "conditions": [{"type": "Ready", "status": "True"}]}});
+        let vm = json!({"kind": "VirtualMachine", "metadata": {"name": "theirs", "namespace": "others"},
+            "spec": {"template": {"spec": {"domain": {"devices": {
+                "gpus": [{"name": "card", "deviceName": DEVICE}]}}}}}});
+        for (source, objects) in [
+            (Source::PlatformConfigs, vec![]),
+            (Source::Machines, vec![]),
+            (Source::Nodes, vec![node]),
+            (Source::VirtualMachines, vec![vm]),
+        ] {
+            world.take(source, Notice::List(objects, 1));
+        }
+        world.take(Source::Instances, instances);
+        let waiter = Waiter {
+            uid: "u".into(),
+            since: jiff::Timestamp::UNIX_EPOCH,
+            begun: false,
+            held: None,
+            disks: Vec::new(),
+            pool: None,
+            gpu: Some(DEVICE.into()),
+        };
+        let counted = cards(&world, &[waiter]);
+        let counted = counted.get(DEVICE).and_then(Seen::present).expect("they are counted");
+        assert_eq!(counted.total, 2);
+        counted.used
+    }
+
+    fn instance(status: Value) -> Value {
+        json!({"kind": "VirtualMachineInstance", "metadata": {"name": "theirs", "namespace": "others"},
+            "spec": {"domain": {"devices": {}}}, "status": status})
+    }
+
+    #[test]
+    fn instances_that_cannot_be_read_are_not_taken_for_absent_when_cards_are_counted() {
+        assert_eq!(used(Notice::List(vec![], 1)), 0, "it does not run");
+        let runs = instance(json!({"phase": "Running", "nodeName": "kvm-1"}));
+        assert_eq!(used(Notice::List(vec![runs], 1)), 1);
+        assert_eq!(
+            used(Notice::Unreadable("forbidden".into())),
+            1,
+            "nobody knows whether it runs"
+        );
+        let unreadable = instance(json!({"nodeName": 7}));
+        assert_eq!(used(Notice::List(vec![unreadable], 1)), 1, "nor of this one");
+    }
 }

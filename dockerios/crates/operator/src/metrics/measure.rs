@@ -96,6 +96,9 @@ pub enum Strategy {
 }
 
 impl Strategy {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Csi, Self::Snapshot, Self::Copy, Self::Unknown];
+
     fn of(told: Option<&str>) -> Self {
         match told {
             Some("csi-clone") => Self::Csi,
