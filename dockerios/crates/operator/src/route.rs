@@ -78,13 +78,8 @@ impl Passes<'_> {
                 let images = self.world.images.every_place();
                 self.add(Kind::MacOSImage, images);
             }
-            // an identity is held by a machine that may be gone now
-            Index::Uid if source == Source::Machines => {
-                self.add(
-                    Kind::MachineIdentity,
-                    self.world.identities.places(Index::Holder, value),
-                );
-            }
+            // it may be gone now: an identity is held by it, and what it left behind is to be swept
+            Index::Uid if source == Source::Machines => self.machine_of_uid(value, namespace),
             // a pool counts the machines that wait for its identities
             Index::Class if source == Source::Machines => {
                 if let Some(class) = self.world.classes.get("", value).present()
@@ -93,7 +88,6 @@ impl Passes<'_> {
                     self.ids.push(Id::new(Kind::IdentityPool, "", own.pool_name.0.clone()));
                 }
             }
-            Index::Uid if source == Source::Machines => self.machine_of_uid(value, namespace),
             // a card may have become free
             Index::Card if source != Source::Classes => self.waiting_by(Index::Card, value),
             Index::Uid
@@ -119,14 +113,11 @@ impl Passes<'_> {
                 self.add(Kind::MacOSMachine, world.machines.every_place());
                 self.add(Kind::MacOSMachineClaim, world.claims.every_place());
             }
-            Source::KubeVirts
-            | Source::CdiConfigs
-            | Source::Plugins
-            | Source::StorageProfiles
-            | Source::BuilderPods
-            | Source::Jobs => {
+            Source::KubeVirts | Source::CdiConfigs | Source::Plugins | Source::BuilderPods | Source::Jobs => {
                 self.add(Kind::PlatformConfig, world.platforms.every_place());
             }
+            // as what an image is published is read off it
+            Source::StorageProfiles => self.add(Kind::MacOSImage, world.images.every_place()),
             Source::StorageClasses => {
                 self.add(Kind::MacOSMachineClass, world.classes.every_place());
                 self.add(Kind::MacOSImage, world.images.every_place());
@@ -139,6 +130,8 @@ impl Passes<'_> {
                 self.add(Kind::MacOSMachineClass, classes);
             }
             Source::IdentityPools => {
+                // it says whether a builder is missed
+                self.add(Kind::PlatformConfig, world.platforms.every_place());
                 let classes = world.classes.places(Index::IdentityPool, name);
                 self.add(Kind::MacOSMachineClass, classes);
                 self.add(
@@ -166,8 +159,10 @@ impl Passes<'_> {
                 self.neighbours(namespace);
             }
             Source::Nodes => self.on_node(name),
+            // classes take namespaces by their labels
             Source::Namespaces => {
                 self.add(Kind::MacOSMachine, world.machines.places(Index::Within, name));
+                self.neighbours(name);
             }
             Source::Snapshots => self.add(Kind::MacOSImage, world.images.every_place()),
             _ => {}
@@ -268,5 +263,98 @@ impl Passes<'_> {
         for uid in uids {
             self.machine_of_uid(&uid, "");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::world::Notice;
+
+    /// A world in which those objects are, each on its shelf.
+    fn world(objects: &[(Source, Value)]) -> World {
+        let mut world = World::new("dockerios-system", "https://collector:7443");
+        for source in Source::ALL {
+            let own = objects.iter().filter(|(of, _)| *of == source);
+            let own: Vec<Value> = own.map(|(_, object)| object.clone()).collect();
+            world.take(source, Notice::List(own, 1));
+        }
+        world
+    }
+
+    /// The passes that a notice asks for.
+    fn asked(world: &mut World, source: Source, notice: Notice) -> Vec<String> {
+        let changes = world.take(source, notice);
+        let ids = changes.iter().flat_map(|change| route(world, source, change));
+        let mut ids: Vec<String> = ids.map(|id| id.to_string()).collect();
+        ids.sort();
+        ids.dedup();
+        ids
+    }
+
+    fn named(kind: &str, namespace: &str, name: &str) -> Value {
+        json!({"kind": kind, "metadata": {"name": name, "namespace": namespace}})
+    }
+
+    #[test]
+    fn a_machine_that_vanishes_has_all_that_it_left_looked_at() {
+        let mut machine = named("MacOSMachine", "team", "m");
+        machine["metadata"]["uid"] = json!("u");
+        let left = |kind: &str| {
+            let mut left = named(kind, "team", "left");
+            left["metadata"]["labels"] = json!({MACHINE_UID: "u"});
+            left
+        };
+        let identity = json!({"kind": "MachineIdentity", "metadata": {"name": "c02"},
+            "status": {"claimRef": {"namespace": "team", "name": "m", "uid": "u"}}});
+        let mut world = world(&[
+            (Source::Machines, machine.clone()),
+            (Source::VirtualMachines, left("VirtualMachine")),
+            (Source::DataVolumes, left("DataVolume")),
+            (Source::HookConfigs, left("ConfigMap")),
+            (Source::Identities, identity),
+        ]);
+        let asked = asked(&mut world, Source::Machines, Notice::Gone(machine));
+        for id in [
+            "VirtualMachine team/left",
+            "DataVolume team/left",
+            "ConfigMap team/left",
+            "MachineIdentity/c02",
+        ] {
+            assert!(asked.iter().any(|asked| asked == id), "{id}: {asked:?}");
+        }
+    }
+
+    #[test]
+    fn a_namespace_whose_labels_change_has_its_waiting_claims_and_its_pools_looked_at() {
+        let mut world = world(&[
+            (Source::Claims, named("MacOSMachineClaim", "team", "job")),
+            (Source::MachinePools, named("MacOSMachinePool", "team", "ci")),
+            (Source::MachinePools, named("MacOSMachinePool", "others", "ci")),
+        ]);
+        let namespace = json!({"kind": "Namespace", "metadata": {"name": "team", "labels": {"mac": "yes"}}});
+        assert_eq!(
+            asked(&mut world, Source::Namespaces, Notice::Put(namespace)),
+            ["MacOSMachineClaim team/job", "MacOSMachinePool team/ci"]
+        );
+    }
+
+    #[test]
+    fn what_cdi_learns_of_a_storage_class_is_for_images_and_a_first_identity_pool_for_the_platform() {
+        let platform = json!({"kind": "PlatformConfig", "metadata": {"name": "default"}});
+        let image = json!({"kind": "MacOSImage", "metadata": {"name": "golden"}});
+        let mut world = world(&[(Source::PlatformConfigs, platform), (Source::Images, image)]);
+        let profile = json!({"kind": "StorageProfile", "metadata": {"name": "fast"}});
+        assert_eq!(
+            asked(&mut world, Source::StorageProfiles, Notice::Put(profile)),
+            ["MacOSImage/golden"]
+        );
+        let pool = json!({"kind": "IdentityPool", "metadata": {"name": "imac"}});
+        assert_eq!(
+            asked(&mut world, Source::IdentityPools, Notice::Put(pool)),
+            ["IdentityPool/imac", "PlatformConfig/default"]
+        );
     }
 }
