@@ -95,6 +95,27 @@ fn a_warming_machine_is_taken_when_no_ready_one_is_left_and_bound_says_so_only_w
 }
 
 #[test]
+fn of_machines_that_are_not_ready_one_on_its_way_is_taken_before_one_that_does_not_answer_any_more() {
+    let mut world = pool(1);
+    let silent = world.view.machines[0].name_any();
+    world.silence(&silent);
+    world.touch_pool("ci", |pool| pool.spec.replicas = 2);
+    world.pass_time(1);
+    world.run_pool("ci");
+    let coming = world.view.machines[1].name_any();
+    for (claim, machine) in [("first", &coming), ("second", &silent)] {
+        world.claim(claim, on_pool());
+        world.pass_time(1);
+        let plan = world.run_claim(claim);
+        assert_eq!(
+            plan.steps.first().map(|step| &step.id().name == machine),
+            Some(true),
+            "{claim}: {plan:?}"
+        );
+    }
+}
+
+#[test]
 fn machines_that_are_claimed_failed_going_stopped_draining_or_of_another_pool_are_not_taken() {
     type Change = fn(&mut dockerios_api::MacOSMachine);
     let table: [(&str, Change); 4] = [

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use dockerios_api::{
     Verdict,
     names::{POOL_UID, TEMPLATE_HASH},
+    text::SpanText,
 };
 use dockerios_core::{
     Id, Kind, Seen,
@@ -186,11 +187,15 @@ fn a_changed_class_rolls_a_third_of_the_warm_at_a_time_and_no_claimed_machine() 
 }
 
 #[test]
-fn who_may_use_a_class_is_no_reason_to_roll() {
+fn who_may_use_a_class_and_how_long_is_waited_is_no_reason_to_roll() {
     let world = world(1, 1);
     let mut class = world.view.class.present().expect("a class").as_ref().clone();
     let before = pool::template_hash(&class);
     class.spec.allowed_namespaces = Some(dockerios_api::machine::class::NamespaceSelector::default());
+    assert_eq!(pool::template_hash(&class), before);
+    // nor is how long is waited for what
+    class.spec.clone_timeout = SpanText("45m".into());
+    class.spec.readiness_timeout = SpanText("25m".into());
     assert_eq!(pool::template_hash(&class), before);
     class.spec.memory.size = "16Gi".into();
     assert_ne!(pool::template_hash(&class), before);
@@ -305,6 +310,49 @@ fn when_all_fail_at_once_one_is_tried_at_a_time() {
     assert_eq!(made(&world.run_pool("ci")).len(), 1);
     world.pass_time(999);
     assert!(made(&world.run_pool("ci")).is_empty(), "the one on its way will show");
+}
+
+#[test]
+fn a_machine_that_was_warm_and_fell_silent_keeps_no_pool_from_trying_again() {
+    for claimed in [true, false] {
+        let mut world = world(2, 12);
+        world.run_pool("ci");
+        let names: Vec<String> = world.view.machines.iter().map(|m| m.name_any()).collect();
+        world.ready(&names[0]);
+        if claimed {
+            world.claim("job", json!({"poolName": "ci"}));
+            world.run_claim("job");
+            world.run_claim("job");
+        }
+        world.pass_time(60);
+        world.fail(&names[1]);
+        world.silence(&names[0]);
+        world.pass_time(600);
+        let plan = world.run_pool("ci");
+        assert_eq!(made(&plan).len(), 1, "claimed: {claimed}, {plan:?}");
+        world.pass_time(600);
+        assert!(made(&world.run_pool("ci")).is_empty(), "the one on its way will show");
+    }
+}
+
+#[test]
+fn a_pool_says_which_of_its_machines_were_warm_and_do_not_answer() {
+    let mut world = world(2, 12);
+    world.run_pool("ci");
+    all_ready(&mut world);
+    let name = world.view.machines[0].name_any();
+    world.silence(&name);
+    let (verdict, reason, message) = condition(&world.run_pool("ci"), "Ready");
+    assert_eq!((verdict, reason.as_str()), (Verdict::False, "Warming"));
+    assert!(
+        message.starts_with("1 of 2 warm, 0 on their way; 1 were warm and are not Ready now"),
+        "{message}"
+    );
+    // and it is the first to go when there are too many
+    world.touch_pool("ci", |pool| pool.spec.replicas = 3);
+    world.run_pool("ci");
+    world.touch_pool("ci", |pool| pool.spec.replicas = 2);
+    assert_eq!(deleted(&world.run_pool("ci")), [name], "before one on its way");
 }
 
 #[test]

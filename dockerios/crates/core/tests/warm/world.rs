@@ -152,7 +152,16 @@ impl World {
 
     pub fn ready(&mut self, name: &str) {
         let now = self.now;
-        self.touch(name, |machine| say(machine, Verdict::True, "Ready", "", now));
+        self.touch(name, |machine| {
+            say(machine, Verdict::True, "Ready", "", now);
+            status(machine).first_ready_at.get_or_insert(Time(now));
+        });
+    }
+
+    /// Its guest says nothing any more.
+    pub fn silence(&mut self, name: &str) {
+        let now = self.now;
+        self.touch(name, |machine| say(machine, Verdict::Unknown, "GuestSilent", "", now));
     }
 
     pub fn fail(&mut self, name: &str) {

@@ -137,6 +137,38 @@ pub fn is_ready(machine: &MacOSMachine) -> bool {
     conditions.is_some_and(|conditions| holds(conditions, MachineCondition::Ready.word()))
 }
 
+/// The machine is on its way to be Ready for the first time. One that was Ready before and is not now, or that is to be
+/// off, may stay so for ever: nobody waits for it.
+pub fn is_coming(machine: &MacOSMachine) -> bool {
+    let was_ready = machine
+        .status
+        .as_ref()
+        .is_some_and(|status| status.first_ready_at.is_some());
+    !is_ready(machine) && !was_ready && machine.spec.power_state == PowerState::Running
+}
+
+/// How near a machine is to being of use, nearest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Warmth {
+    /// Ready.
+    Warm,
+    /// On its way, see [`is_coming`].
+    Coming,
+    /// Neither: it was Ready once, and does not answer now.
+    Fallen,
+}
+
+impl Warmth {
+    /// Of that machine.
+    pub fn of(machine: &MacOSMachine) -> Self {
+        match (is_ready(machine), is_coming(machine)) {
+            (true, _) => Self::Warm,
+            (false, true) => Self::Coming,
+            (false, false) => Self::Fallen,
+        }
+    }
+}
+
 /// When the object was created; an object that the API server never stored is the youngest of all.
 pub fn born(object: &impl ResourceExt) -> Timestamp {
     object.creation_timestamp().map_or(Timestamp::MAX, |time| time.0)
@@ -196,7 +228,7 @@ impl<'a> Stock<'a> {
     fn of(crowd: Crowd<'a>, pools: &BTreeMap<&'a str, &'a str>) -> Self {
         let live: BTreeSet<&str> = pools.values().copied().collect();
         let mut machines: Vec<&MacOSMachine> = crowd.machines.iter().map(Arc::as_ref).filter(|m| free(m)).collect();
-        machines.sort_by_cached_key(|machine| (!is_ready(machine), born(*machine), machine.uid()));
+        machines.sort_by_cached_key(|machine| (Warmth::of(machine), born(*machine), machine.uid()));
         let mut by_key: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
         for (at, machine) in machines.iter().enumerate() {
             let pool = machine.labels().get(POOL_UID).map(String::as_str);

@@ -10,7 +10,7 @@ use dockerios_api::{
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    super::claim::line::is_ready,
+    super::claim::line::{is_coming, is_ready},
     census::{Census, failed_at},
 };
 
@@ -64,7 +64,7 @@ impl Pace {
     /// Machines that may be made in this pass.
     pub(super) fn allowed(&self, census: &Census) -> usize {
         // one that is on its way will show whether it works again
-        let trying = census.warming() > 0 || census.claimed.iter().any(|machine| !is_ready(machine));
+        let trying = census.warming() > 0 || census.claimed.iter().any(|machine| is_coming(machine));
         match self {
             Self::Free => usize::MAX,
             Self::Careful { now: true, .. } if !trying => 1,

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    super::claim::line::{Crowd, Line, born, is_claimed, is_failed, is_going, is_ready, of_pool},
+    super::claim::line::{Crowd, Line, Warmth, born, is_claimed, is_coming, is_failed, is_going, is_ready, of_pool},
     claim_is_over,
 };
 
@@ -85,9 +85,18 @@ impl<'a> Census<'a> {
             .count()
     }
 
-    /// Machines that are on their way to be warm.
+    /// Unclaimed and on their way to be warm.
     pub(super) fn warming(&self) -> usize {
-        self.replicas() - self.warm()
+        self.free
+            .iter()
+            .chain(&self.taken)
+            .filter(|machine| is_coming(machine))
+            .count()
+    }
+
+    /// Unclaimed, and neither warm nor on their way: they were warm once.
+    pub(super) fn fallen(&self) -> usize {
+        self.replicas() - self.warm() - self.warming()
     }
 
     pub(super) fn outdated(&self) -> usize {
@@ -115,11 +124,12 @@ impl<'a> Census<'a> {
         count(pool.spec.replicas).min(left)
     }
 
-    /// Machines beyond what is wanted: first those that are not Ready, then old ones, then the youngest.
+    /// Machines beyond what is wanted: first those that do not answer any more, then those on their way; among them
+    /// old ones, then the youngest.
     pub(super) fn surplus(&self, pool: &MacOSMachinePool) -> Vec<&'a MacOSMachine> {
         let many = self.free.len().saturating_sub(self.target(pool));
         let mut order = self.free.clone();
-        order.sort_by_cached_key(|m| (is_ready(m), !self.is_outdated(m), Reverse(born(*m)), m.uid()));
+        order.sort_by_cached_key(|m| (Reverse(Warmth::of(m)), !self.is_outdated(m), Reverse(born(*m)), m.uid()));
         order.truncate(many);
         order
     }

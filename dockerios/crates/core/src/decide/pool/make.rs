@@ -21,7 +21,9 @@ pub fn template_hash(class: &MacOSMachineClass) -> String {
     let mut spec = class.spec.clone();
     spec.allowed_namespaces = None;
     let mut spec = json!(spec);
-    spec.as_object_mut().and_then(|fields| fields.remove("cloneTimeout"));
+    for waits in ["cloneTimeout", "readinessTimeout"] {
+        spec.as_object_mut().and_then(|fields| fields.remove(waits));
+    }
     let text = json!({"name": class.name_any(), "spec": spec}).to_string();
     let digest = Sha256::digest(text);
     digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()

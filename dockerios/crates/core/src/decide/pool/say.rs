@@ -178,9 +178,17 @@ fn summary(facts: &Facts, census: &Census, pace: &Pace, hindered: Option<&Word>)
     if warm >= usize::try_from(wanted).unwrap_or_default() {
         return Word::new(MachinePoolReason::Warm, counts);
     }
+    let fallen = match census.fallen() {
+        0 => String::new(),
+        some => format!(
+            "; {some} were warm and are not Ready now, and are not replaced while they may come back: see `kubectl get \
+             macs`, and delete those that will not"
+        ),
+    };
+    let coming = census.warming() + census.deficit(pool);
     Word::new(
         MachinePoolReason::Warming,
-        format!("{counts}, {} on their way", census.warming() + census.deficit(pool)),
+        format!("{counts}, {coming} on their way{fallen}"),
     )
 }
 
