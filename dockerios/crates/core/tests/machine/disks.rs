@@ -3,7 +3,7 @@
 use dockerios_api::machine::macos_machine::{Disk, MachinePhase as Phase};
 use serde_json::{Value, json};
 
-use crate::world::{BOOT, SYSTEM, VM, World};
+use crate::world::{BOOT, SYSTEM, UID, VM, World};
 
 #[test]
 fn a_clone_has_a_deadline_of_its_own_and_waiting_for_a_node_is_not_cloning() {
@@ -126,6 +126,73 @@ fn a_volume_that_is_gone_is_lost_and_never_cloned_again() {
     world.wait(61);
     world.pass(usize::MAX);
     assert_eq!(world.phase(), Phase::Failed);
+}
+
+#[test]
+fn a_volume_that_was_made_again_after_the_machine_was_in_use_is_lost_and_not_booted() {
+    // CDI made it anew: filled already, or still at it
+    for phase in ["Bound", "Pending"] {
+        let mut world = World::ready();
+        world.wait(3600);
+        world.report(true);
+        world.settle();
+        world.remove("PersistentVolumeClaim", SYSTEM);
+        world.put(
+            "PersistentVolumeClaim",
+            json!({"metadata": {"name": SYSTEM, "namespace": "team-a", "labels": {"machine.dockerios.io/uid": UID}},
+                "spec": {}, "status": {"phase": phase}}),
+        );
+        world.settle();
+        assert_eq!(
+            world.reason("DiskCloned"),
+            "VolumeLost",
+            "{phase}: {}",
+            world.message("DiskCloned")
+        );
+        assert!(
+            world.message("DiskCloned").contains("is another disk"),
+            "{}",
+            world.message("DiskCloned")
+        );
+        world.wait(61);
+        world.pass(usize::MAX);
+        assert_eq!(
+            (world.phase(), world.reason("Ready")),
+            (Phase::Failed, "VolumeLost".into()),
+            "{phase}"
+        );
+    }
+    // before anybody used it there was nothing to lose
+    let mut world = World::new();
+    world.settle();
+    world.cloned();
+    world.instance("Running");
+    world.settle();
+    world.wait(60);
+    world.remove("PersistentVolumeClaim", SYSTEM);
+    world.cloned();
+    world.report(true);
+    world.settle();
+    assert_eq!(world.phase(), Phase::Ready, "{}", world.message("Ready"));
+}
+
+#[test]
+fn a_volume_that_has_no_data_volume_and_is_not_bound_has_the_deadline_of_a_clone() {
+    let mut world = World::new();
+    world.settle();
+    world.cloned();
+    world.edit("PersistentVolumeClaim", SYSTEM, |claim| {
+        claim["status"]["phase"] = json!("Pending")
+    });
+    world.remove("DataVolume", SYSTEM);
+    world.settle();
+    assert_eq!(world.phase(), Phase::Cloning);
+    world.wait(30 * 60 + 1);
+    world.pass(usize::MAX);
+    assert_eq!(
+        (world.phase(), world.reason("Ready")),
+        (Phase::Failed, "CloneTimeout".into())
+    );
 }
 
 #[test]

@@ -119,6 +119,42 @@ fn a_retained_disk_stays_and_the_clone_of_the_bootdisk_does_not() {
 }
 
 #[test]
+fn a_disk_that_was_made_to_be_retained_stays_whatever_its_class_says_later() {
+    let policy = |world: &mut World, policy: &str| {
+        world.edit("MacOSMachineClass", "mac", |class| {
+            class["spec"]["systemDisk"]["reclaimPolicy"] = json!(policy)
+        });
+    };
+    for fails in [false, true] {
+        let mut world = World::new();
+        policy(&mut world, "Retain");
+        world.bring_to_ready();
+        if fails {
+            world.instance("Failed");
+            for _ in 0..6 {
+                world.settle();
+            }
+            assert!(
+                world.message("Ready").contains("but its disk, which is kept"),
+                "{}",
+                world.message("Ready")
+            );
+        }
+        policy(&mut world, "Delete");
+        delete(&mut world);
+        end(&mut world);
+        assert!(world.get("MacOSMachine", "m").is_none());
+        assert_eq!(world.names("PersistentVolumeClaim"), [SYSTEM], "failed before: {fails}");
+    }
+    // one that was made to go stays once its class retains it
+    let mut world = World::ready();
+    policy(&mut world, "Retain");
+    delete(&mut world);
+    end(&mut world);
+    assert_eq!(world.names("PersistentVolumeClaim"), [SYSTEM]);
+}
+
+#[test]
 fn a_datavolume_that_cdi_removed_is_not_made_again_and_its_volume_is_removed_with_the_machine() {
     let mut world = World::ready();
     world.remove("DataVolume", SYSTEM);
@@ -311,6 +347,31 @@ fn a_drained_node_is_left_by_a_bare_machine_and_a_claim_is_waited_for() {
         (used_again.phase(), used_again.reason("Draining")),
         (Phase::Ready, "NotDraining".into())
     );
+}
+
+#[test]
+fn a_drain_deadline_that_cannot_be_read_has_not_passed() {
+    let mut world = World::ready();
+    claim(&mut world);
+    world.edit("Node", "n1", |node| node["spec"]["unschedulable"] = json!(true));
+    world.edit("VirtualMachineInstance", VM, |vmi| {
+        vmi["status"]["evacuationNodeName"] = json!("n1")
+    });
+    world.settle();
+    world.wait(100_000);
+    world.report(true);
+    world.unreadable = vec!["PlatformConfig"];
+    world.settle();
+    assert_eq!(world.reason("Draining"), "WaitingForClaim");
+    assert!(
+        world.message("Draining").contains("cannot be read now"),
+        "{}",
+        world.message("Draining")
+    );
+    assert!(world.machine().metadata.deletion_timestamp.is_none() && world.plan().wake.is_some());
+    world.unreadable.clear();
+    world.settle();
+    assert!(world.machine().metadata.deletion_timestamp.is_some(), "now it has");
 }
 
 #[test]

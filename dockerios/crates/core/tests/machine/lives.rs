@@ -214,6 +214,36 @@ fn a_guest_that_shut_itself_down_is_not_started_again() {
 }
 
 #[test]
+fn an_instance_that_its_virtual_machine_left_behind_is_removed_once_it_is_down() {
+    for powered in ["Running", "Stopped"] {
+        let mut world = World::ready();
+        world.remove("VirtualMachine", VM);
+        power(&mut world, powered);
+        world.pass(usize::MAX);
+        world.instance("Succeeded");
+        world.done.clear();
+        world.pass(usize::MAX);
+        assert_eq!(world.done, [format!("delete VirtualMachineInstance {VM}")], "{powered}");
+        world.remove("Pod", "launcher");
+        world.settle();
+        let made = world.get("VirtualMachine", VM).is_some();
+        assert_eq!(made, powered == "Running", "{}", world.message("Ready"));
+        assert!(
+            world.status().stop_requested_at.is_none(),
+            "{powered}: the stop is over"
+        );
+    }
+    // its guest had shut itself down before
+    let mut world = World::ready();
+    world.instance("Succeeded");
+    world.pass(usize::MAX);
+    world.remove("VirtualMachine", VM);
+    world.done.clear();
+    world.pass(usize::MAX);
+    assert_eq!(world.done, [format!("delete VirtualMachineInstance {VM}")]);
+}
+
+#[test]
 fn a_machine_that_somebody_else_halted_is_started_again_once_it_is_down() {
     let mut world = World::ready();
     world.edit("VirtualMachine", VM, |vm| vm["spec"]["runStrategy"] = json!("Halted"));

@@ -76,6 +76,56 @@ fn past_the_readiness_timeout_it_fails_keeps_the_screen_and_gives_everything_bac
 }
 
 #[test]
+fn no_machine_is_given_up_for_a_timeout_that_cannot_be_read() {
+    let mut world = booted();
+    world.wait(100_000);
+    world.unreadable = vec!["MacOSMachineClass"];
+    world.settle();
+    assert_eq!(
+        (world.phase(), world.reason("Ready")),
+        (Phase::Starting, "Booting".into())
+    );
+    assert!(world.plan().wake.is_some(), "it is looked at again");
+    world.unreadable.clear();
+    world.pass(usize::MAX);
+    assert_eq!(
+        (world.phase(), world.reason("Ready")),
+        (Phase::Failed, "ReadinessTimeout".into())
+    );
+    // the clone's, too
+    let mut world = World::new();
+    world.settle();
+    world.edit("DataVolume", crate::world::SYSTEM, |volume| {
+        volume["status"] = json!({"phase": "CSICloneInProgress"})
+    });
+    world.settle();
+    world.wait(100_000);
+    world.unreadable = vec!["MacOSMachineClass"];
+    world.settle();
+    assert_eq!(world.phase(), Phase::Cloning, "{}", world.message("Ready"));
+    world.unreadable.clear();
+    world.pass(usize::MAX);
+    assert_eq!(
+        (world.phase(), world.reason("Ready")),
+        (Phase::Failed, "CloneTimeout".into())
+    );
+}
+
+#[test]
+fn that_a_class_shares_its_bootdisk_stays_said_while_the_class_cannot_be_read() {
+    let mut world = World::new();
+    world.edit("MacOSMachineClass", "mac", |class| {
+        class["spec"]["identity"] =
+            json!({"type": "Shared", "shared": {"bootDiskImage": format!("r/b@sha256:{}", "0".repeat(64))}});
+    });
+    world.bring_to_ready();
+    world.unreadable = vec!["MacOSMachineClass"];
+    world.settle();
+    assert_eq!(world.reason("IdentityAllocated"), "SharedBootDisk");
+    assert_eq!(world.verdict("IdentityAllocated"), Some(Verdict::True));
+}
+
+#[test]
 fn an_instance_that_a_failed_machine_gave_back_is_not_said_to_shut_down_still() {
     let mut world = booted();
     world.wait(901);

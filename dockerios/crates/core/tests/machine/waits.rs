@@ -263,11 +263,42 @@ fn who_was_held_back_is_told_from_who_asks_for_the_first_time() {
     let class = world.get("MacOSMachineClass", "mac").expect("the class");
     let class = serde_json::from_value(class.clone()).expect("a class");
     let mut machine = world.machine();
-    let stands =
-        |machine: &MacOSMachine| Waiter::of(machine, Some(&class), None, false).expect("it stands in the line");
+    let stands = |machine: &MacOSMachine| Waiter::of(machine, Some(&class), false).expect("it stands in the line");
     assert_eq!(stands(&machine).held.as_deref(), Some("fast"));
     machine.status = None;
     assert_eq!(stands(&machine).held, None);
+}
+
+#[test]
+fn room_is_reserved_where_the_disks_are_made_and_no_more_once_they_are_filled() {
+    let mut world = World::new();
+    // the masters of its bootdisks are kept elsewhere
+    world.edit("IdentityPool", "imac", |pool| {
+        pool["spec"]["bootDisk"]["storageClassName"] = json!("masters");
+    });
+    let disks = |world: &World| {
+        let class = world.get("MacOSMachineClass", "mac").expect("the class");
+        let class = serde_json::from_value(class.clone()).expect("a class");
+        let stands = Waiter::of(&world.machine(), Some(&class), true);
+        stands.map(|waiter| waiter.disks)
+    };
+    world.bring_to_ready();
+    let made: Vec<_> = world.names("DataVolume");
+    let home =
+        |name: &String| world.get("DataVolume", name).expect("made")["spec"]["storage"]["storageClassName"].clone();
+    assert_eq!(
+        made.iter().map(home).collect::<Vec<_>>(),
+        [json!("fast"), json!("fast")]
+    );
+    assert_eq!(disks(&world), None, "it is Ready");
+    // its guest is silent: it stands in the line again, and its disks have what they take
+    world.wait(181);
+    world.settle();
+    assert_eq!(world.phase(), Phase::Unknown);
+    assert_eq!(disks(&world), Some(Vec::new()));
+    world.edit("MacOSMachine", "m", |machine| machine["status"] = Value::Null);
+    let both = vec![("fast".to_owned(), 100 * GI), ("fast".to_owned(), 384 << 20)];
+    assert_eq!(disks(&world), Some(both));
 }
 
 #[test]

@@ -219,12 +219,7 @@ impl World {
         let class: Seen<Arc<dockerios_api::MacOSMachineClass>> = self.seen("MacOSMachineClass", "mac");
         let pool: Seen<Arc<dockerios_api::IdentityPool>> = self.seen("IdentityPool", "imac");
         let mut waiters = self.others.clone();
-        waiters.extend(Waiter::of(
-            &machine,
-            class.present().map(AsRef::as_ref),
-            pool.present().map(AsRef::as_ref),
-            false,
-        ));
+        waiters.extend(Waiter::of(&machine, class.present().map(AsRef::as_ref), false));
         let line = Line {
             waiters: Seen::Present(waiters),
             identities: Seen::Present(all),

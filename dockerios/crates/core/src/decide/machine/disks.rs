@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{Kind, Step, Target, render::machine as render};
 
-/// How long a clone may take when the class cannot be read any more: what its schema sets.
+/// How long a clone may take when the class is gone: what its schema sets.
 pub const USUAL_CLONE: SignedDuration = SignedDuration::from_mins(30);
 /// A volume must be missing for so long before it is called lost: two watches that tell of one thing do not tell at
 /// the same moment, and what is called lost is given up.
@@ -34,6 +34,8 @@ const ERROR_PATIENCE: SignedDuration = SignedDuration::from_mins(5);
 const DISKS: usize = 4;
 const STRATEGY: usize = 32;
 const FALLBACK: usize = 256;
+/// The clocks of the API server and of the operator differ by less.
+const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(5);
 /// A DataVolume that is younger than its VirtualMachine by more was made again.
 const MADE_TOGETHER: SignedDuration = SignedDuration::from_mins(1);
 
@@ -143,6 +145,9 @@ fn judge_one(pass: &Pass, objects: &Objects, name: &str) -> Disks {
         .unwrap_or_default();
     let going = claim.is_some_and(|claim| claim.metadata.deletion_timestamp.is_some());
     match (volume, claim) {
+        (_, Some(claim)) if made_again(pass, claim) => Disks::Lost(format!(
+            "PersistentVolumeClaim {name} was made again after the machine was in use, and is another disk"
+        )),
         (_, Some(claim)) if claim_phase(claim) == "Lost" => {
             Disks::Lost(format!("PersistentVolumeClaim {name} has lost its volume"))
         }
@@ -165,6 +170,16 @@ fn judge_one(pass: &Pass, objects: &Objects, name: &str) -> Disks {
         }
         (None, None) => Disks::Missing,
     }
+}
+
+/// Whether the volume is younger than the first use of the machine. CDI makes the volume of a DataVolume anew, and fills it
+/// from the image, when somebody deletes it: that may be over before anybody saw that it was gone. The two times are of two
+/// clocks, and what is called lost is given up: only what is younger by more than [`CLOCKS_DIFFER`] is.
+fn made_again(pass: &Pass, claim: &PersistentVolumeClaim) -> bool {
+    let first_use = pass.before().and_then(|status| status.first_ready_at.as_ref());
+    let made = claim.metadata.creation_timestamp.as_ref();
+    made.zip(first_use)
+        .is_some_and(|(made, first_use)| made.0 > after(first_use.0, CLOCKS_DIFFER))
 }
 
 /// Whether its disks were there once, which the status keeps.
@@ -257,7 +272,10 @@ fn cloning(name: &str, volume: Option<&DataVolume>, claim: Option<&PersistentVol
     if matches!(phase, Phase::WaitForFirstConsumer | Phase::PendingPopulation) {
         return Disks::Waiting(text);
     }
-    let made = volume.and_then(|volume| volume.metadata.creation_timestamp.as_ref());
+    // a volume without a DataVolume has a deadline too
+    let made = volume
+        .and_then(|volume| volume.metadata.creation_timestamp.as_ref())
+        .or_else(|| claim?.metadata.creation_timestamp.as_ref());
     Disks::Cloning(text, made.map(|time| time.0))
 }
 

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{Kind, Seen, Step, Target};
 
-/// When PlatformConfig says nothing that can be read: what its schema sets.
+/// When PlatformConfig is gone: what its schema sets.
 const USUAL_DEADLINE: SignedDuration = SignedDuration::from_hours(1);
 /// A mark without a cordoned node is called off only after so long: the mark may be seen before the cordon.
 const SETTLE: SignedDuration = SignedDuration::from_secs(10);
@@ -49,20 +49,11 @@ pub(super) fn judge(pass: &mut Pass, objects: &Objects, life: &Life) -> Drain {
     if called_off(pass, objects, &node, since) {
         return Drain::No;
     }
-    let platform = pass
-        .facts
-        .platform
-        .present()
-        .map(|platform| &platform.spec.drain_deadline);
-    let deadline = after(since, span_or(platform, USUAL_DEADLINE));
     // a claim that cannot be read is not taken for one that let go
     let claimed = held_by_claim(pass.machine(), &pass.facts.claim).unwrap_or(true);
-    if claimed && pass.now < deadline {
-        pass.plan.wake_at(deadline);
-        let message = format!(
-            "node {node} is being drained; its claim is waited for until {}, then it is stopped",
-            clock(deadline)
-        );
+    if claimed && let Some(until) = waits_until(pass, since) {
+        let message =
+            format!("node {node} is being drained; its claim is waited for until {until}, then it is stopped");
         pass.say(Condition::Draining, true, Reason::WaitingForClaim, message);
         return Drain::Wait;
     }
@@ -73,6 +64,25 @@ pub(super) fn judge(pass: &mut Pass, objects: &Objects, life: &Life) -> Drain {
         format!("node {node} is being drained; it is stopped"),
     );
     Drain::Leave
+}
+
+/// Until when its claim is waited for, in words; none when that is over. A deadline that cannot be read has not passed.
+fn waits_until(pass: &mut Pass, since: Timestamp) -> Option<String> {
+    let platform = match &pass.facts.platform {
+        Seen::Unknown(why) => {
+            let until = format!("the deadline, which cannot be read now ({why})");
+            pass.look_again();
+            return Some(until);
+        }
+        platform => platform.present(),
+    };
+    let said = platform.map(|platform| &platform.spec.drain_deadline);
+    let deadline = after(since, span_or(said, USUAL_DEADLINE));
+    let waits = pass.now < deadline;
+    if waits {
+        pass.plan.wake_at(deadline);
+    }
+    waits.then(|| clock(deadline))
 }
 
 /// Whether the machine goes because its node was to be emptied: once its instance is down nothing marks that node any

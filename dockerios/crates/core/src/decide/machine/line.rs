@@ -6,10 +6,13 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use dockerios_api::{
-    IdentityPool, MacOSMachine, MacOSMachineClass, MachineIdentity,
+    MacOSMachine, MacOSMachineClass, MacOSMachineClassSpec, MachineIdentity,
     condition::holds,
     config::platform_config::Headroom,
-    machine::macos_machine::{MachineCondition, PowerState},
+    machine::{
+        class::IdentityKind,
+        macos_machine::{MachineCondition, PowerState},
+    },
 };
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -60,7 +63,7 @@ pub struct Waiter {
     /// The storage class in which it was held back for want of room: that one opens again only some points above its
     /// threshold, all others at theirs.
     pub held: Option<String>,
-    /// Storage class and bytes of each disk.
+    /// Storage class and bytes of each disk that is still to be filled.
     pub disks: Vec<(String, u64)>,
     /// The identity pool that it takes from.
     pub pool: Option<String>,
@@ -69,14 +72,9 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// The machine as it stands in the line; none when it does not: it is or was Ready, failed, off, or being
-    /// deleted, or its class is not there.
-    pub fn of(
-        machine: &MacOSMachine,
-        class: Option<&MacOSMachineClass>,
-        pool: Option<&IdentityPool>,
-        begun: bool,
-    ) -> Option<Self> {
+    /// The machine as it stands in the line; none when it does not: it is Ready, failed, off, or being deleted, or its
+    /// class is not there. One that was Ready before takes no more room: its disks are there.
+    pub fn of(machine: &MacOSMachine, class: Option<&MacOSMachineClass>, begun: bool) -> Option<Self> {
         let class = &class?.spec;
         let status = machine.status.as_ref();
         let done = status.is_some_and(|status| {
@@ -85,13 +83,7 @@ impl Waiter {
         if done || machine.metadata.deletion_timestamp.is_some() || machine.spec.power_state == PowerState::Stopped {
             return None;
         }
-        let mut disks = vec![(
-            class.system_disk.storage_class_name.to_string(),
-            class.system_disk.size.bytes().unwrap_or(u64::MAX),
-        )];
-        if let Some(pool) = pool {
-            disks.push((pool.spec.boot_disk.storage_class_name.to_string(), BOOT_DISK));
-        }
+        let filled = status.is_some_and(|status| status.first_ready_at.is_some());
         Some(Self {
             uid: machine.uid()?,
             since: machine
@@ -101,7 +93,7 @@ impl Waiter {
                 .map_or(Timestamp::MAX, |time| time.0),
             begun,
             held: status.and_then(|status| Some(status.awaits_room_in.as_ref()?.to_string())),
-            disks,
+            disks: if filled { Vec::new() } else { disks_of(class) },
             pool: class
                 .identity
                 .per_machine
@@ -118,6 +110,17 @@ impl Waiter {
 
 /// Bytes of a bootdisk.
 const BOOT_DISK: u64 = 384 << 20;
+
+/// Storage class and bytes of each disk of a machine. The clone of a bootdisk stands where the system disk does,
+/// wherever its master is (`render::machine`).
+fn disks_of(class: &MacOSMachineClassSpec) -> Vec<(String, u64)> {
+    let home = || class.system_disk.storage_class_name.to_string();
+    let mut disks = vec![(home(), class.system_disk.size.bytes().unwrap_or(u64::MAX))];
+    if class.identity.kind == IdentityKind::PerMachine {
+        disks.push((home(), BOOT_DISK));
+    }
+    disks
+}
 
 /// Whose turn it is.
 #[derive(Clone, Debug)]

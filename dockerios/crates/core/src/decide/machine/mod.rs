@@ -133,6 +133,7 @@ fn made_again(pass: &mut Pass, objects: &Objects, life: &Life) {
     if let Some((reason, message)) = stop::bring_down(pass, objects, life, false) {
         return pass.sum_up(Phase::Stopping, reason, message);
     }
+    stop::remove_forsaken(pass, objects);
     let message = "its VirtualMachine was taken away; it is made again when what is left of its instance is gone";
     pass.sum_up(Phase::Stopping, Reason::WaitingForInstance, message);
 }
@@ -165,6 +166,8 @@ fn standing(pass: &mut Pass) {
         (None, None) if end::has_given_back(pass, Condition::IdentityAllocated) => {
             pass.again(Condition::IdentityAllocated);
         }
+        // whether it is to have one is not known
+        (None, None) if pass.facts.class.unreadable().is_some() => pass.again(Condition::IdentityAllocated),
         (None, None) => pass.say(
             Condition::IdentityAllocated,
             false,

@@ -21,13 +21,13 @@ use super::{
     facts::Objects,
     instance::{Life, says, since},
     provision, start,
-    status::{Pass, after, clock, span_or},
+    status::{Pass, after, clock},
 };
 use crate::decide::identity;
 
 /// A guest that said nothing for longer is silent (`dockerios-guest` reports every 30 seconds).
 pub const SILENCE: SignedDuration = SignedDuration::from_mins(3);
-/// From power-on to Ready, when the class cannot be read any more: what its schema sets.
+/// From power-on to Ready, when the class is gone: what its schema sets.
 const USUAL_READINESS: SignedDuration = SignedDuration::from_mins(15);
 
 /// The machine is to run and has a VirtualMachine.
@@ -123,13 +123,13 @@ fn running(pass: &mut Pass, objects: &Objects, vm: &VirtualMachine) {
         return ready(pass, vm, started);
     }
     if !was_ready {
-        let class = pass.facts.class.present();
-        let timeout = span_or(class.map(|class| &class.spec.readiness_timeout), USUAL_READINESS);
-        let due = after(started, timeout);
-        if pass.now >= due {
-            return timed_out(pass, objects, &word, timeout);
+        if let Some(timeout) = pass.patience(|class| &class.readiness_timeout, USUAL_READINESS) {
+            let due = after(started, timeout);
+            if pass.now >= due {
+                return timed_out(pass, objects, &word, timeout);
+            }
+            pass.plan.wake_at(due);
         }
-        pass.plan.wake_at(due);
     }
     let (phase, reason) = match (&paused, was_ready, &word.said) {
         (Some(_), true, _) => (Phase::Unknown, Reason::Paused),

@@ -24,7 +24,7 @@ use super::{
     instance::{says, since},
     provision,
     run::silent_guest,
-    status::{Pass, after, clock, span_or},
+    status::{Pass, after, clock},
 };
 use crate::{Kind, Step, Target};
 
@@ -160,9 +160,8 @@ fn cloning(pass: &mut Pass, objects: &Objects, text: &str, since: Option<Timesta
         let placed = condition(&vmi.status.as_ref()?.conditions, POD_SCHEDULED).filter(|c| c.status == "True")?;
         placed.last_transition_time.as_ref().map(|time| time.0)
     });
-    if let Some(begun) = since.max(placed) {
-        let class = pass.facts.class.present();
-        let timeout = span_or(class.map(|class| &class.spec.clone_timeout), USUAL_CLONE);
+    let timeout = pass.patience(|class| &class.clone_timeout, USUAL_CLONE);
+    if let Some((begun, timeout)) = since.max(placed).zip(timeout) {
         let due = after(begun, timeout);
         if pass.now >= due {
             let message = format!(

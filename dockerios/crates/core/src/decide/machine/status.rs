@@ -3,10 +3,11 @@
 //! Invariant: what could not be read changes no word of the status but Ready, which says so.
 
 use dockerios_api::{
-    Condition, MacOSMachineStatus, Name, Verdict,
+    Condition, MacOSMachineClassSpec, MacOSMachineStatus, Name, Verdict,
     condition::of,
     machine::macos_machine::{Backing, MacOSMachine, MachineCondition, MachineFailure, MachinePhase, MachineReason},
     names::of_machine,
+    text::SpanText,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -14,7 +15,7 @@ use kube::ResourceExt;
 
 use super::facts::{Facts, Objects, node_of};
 use crate::{
-    Kind, News, Plan, Step, Target,
+    Kind, News, Plan, Seen, Step, Target,
     decide::clone_right,
     plan::{Refusal, RefusalCause},
     report::Report,
@@ -126,6 +127,23 @@ impl<'f> Pass<'f> {
             _ => Verdict::False,
         };
         self.say(MachineCondition::Ready, verdict, reason, message);
+    }
+
+    /// How long the class lets something take; `usual` when the class is gone, or what it says is no time. None while it
+    /// cannot be read: nothing is given up for that, and it is looked at again soon.
+    pub(super) fn patience(
+        &mut self,
+        of: fn(&MacOSMachineClassSpec) -> &SpanText,
+        usual: SignedDuration,
+    ) -> Option<SignedDuration> {
+        let class = match &self.facts.class {
+            Seen::Unknown(_) => {
+                self.look_again();
+                return None;
+            }
+            seen => seen.present(),
+        };
+        Some(span_or(class.map(|class| of(&class.spec)), usual))
     }
 
     /// Looks again soon: what is waited for may come without any change of an object that leads here, as room, a place
@@ -353,7 +371,7 @@ pub(super) fn alarming(reason: &str) -> bool {
 }
 
 /// `text` as a duration; `otherwise` when it has another form (it was stored past the schema).
-pub(super) fn span_or(text: Option<&dockerios_api::text::SpanText>, otherwise: SignedDuration) -> SignedDuration {
+pub(super) fn span_or(text: Option<&SpanText>, otherwise: SignedDuration) -> SignedDuration {
     text.and_then(|text| text.span().ok())
         .map_or(otherwise, |span| span.signed())
 }

@@ -54,6 +54,7 @@ pub(super) fn proceed(pass: &mut Pass, objects: &Objects, life: &Life) {
     if let Some(vm) = objects.vm.filter(|_| !halted) {
         set_strategy(pass, vm, "Halted");
     }
+    remove_forsaken(pass, objects);
     let settled = halted && objects.vmi.is_none();
     if !settled {
         pass.draft.stop_requested_at = pass.before().and_then(|status| status.stop_requested_at.clone());
@@ -184,6 +185,18 @@ fn halt(pass: &mut Pass, objects: &Objects) {
             .plan
             .then(Step::Delete(Target::of(Kind::VirtualMachineInstance, &vmi.metadata))),
         (None, None) => {}
+    }
+}
+
+/// Removes an instance whose VirtualMachine is gone without it (`--cascade=orphan`): when it has ended, nobody else does. Only
+/// for one that is down.
+pub(super) fn remove_forsaken(pass: &mut Pass, objects: &Objects) {
+    if let Some(vmi) = objects
+        .vmi
+        .filter(|vmi| objects.vms.is_empty() && vmi.metadata.deletion_timestamp.is_none())
+    {
+        pass.plan
+            .then(Step::Delete(Target::of(Kind::VirtualMachineInstance, &vmi.metadata)));
     }
 }
 

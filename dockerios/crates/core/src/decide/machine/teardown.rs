@@ -9,7 +9,7 @@ use dockerios_api::{
         class::DiskReclaimPolicy,
         macos_machine::{MachineCondition, MachineReason as Reason},
     },
-    names::RETAINED,
+    names::{RECLAIM, RETAIN, RETAINED},
 };
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{Resource, ResourceExt, core::ObjectMeta};
@@ -70,13 +70,7 @@ fn virtual_machine(pass: &mut Pass, objects: &Objects, ending: bool) -> Option<S
             configuration(pass);
         }
     }
-    if let Some(vmi) = objects
-        .vmi
-        .filter(|vmi| objects.vms.is_empty() && vmi.metadata.deletion_timestamp.is_none())
-    {
-        pass.plan
-            .then(Step::Delete(Target::of(Kind::VirtualMachineInstance, &vmi.metadata)));
-    }
+    stop::remove_forsaken(pass, objects);
     if let Some(vm) = objects.vms.first() {
         return Some(format!("VirtualMachine {} is being deleted", vm.name_any()));
     }
@@ -120,8 +114,9 @@ fn volumes(pass: &mut Pass, objects: &Objects) -> Result<Volumes, String> {
     Ok(Volumes::Going(format!("{} being deleted", going.join(", "))))
 }
 
-/// The volume that stays: the system disk of a class that retains it, if it was filled. A class that is gone cannot be
-/// asked any more, and what is deleted cannot be had back.
+/// The volume that stays: the system disk of a class that retains it, if it was filled. One that was made, or marked, to
+/// stay does so whatever its class says by now. A class that is gone cannot be asked any more, and what is deleted cannot
+/// be had back.
 fn kept(pass: &Pass, objects: &Objects) -> Result<Option<String>, String> {
     let name = render::system_disk_name(pass.machine());
     let Some(claim) = objects.volumes.get(&name) else {
@@ -133,11 +128,20 @@ fn kept(pass: &Pass, objects: &Objects) -> Result<Option<String>, String> {
             phase == Some(dockerios_kubevirt::datavolume::DataVolumePhase::Succeeded)
         });
     let keep = match &pass.facts.class {
+        _ if promised(objects, &name) => true,
         Seen::Unknown(why) => return Err(why.clone()),
         Seen::Present(class) => class.spec.system_disk.reclaim_policy == DiskReclaimPolicy::Retain,
         Seen::Absent => pass.held(MachineCondition::DiskCloned),
     };
     Ok((filled && keep && claim.metadata.deletion_timestamp.is_none()).then_some(name))
+}
+
+/// Whether the disk was made by a class that retained it then, or marked as one that stays.
+fn promised(objects: &Objects, name: &str) -> bool {
+    let volume = objects.data_volumes.get(name).map(|volume| volume.labels());
+    let claim = objects.volumes.get(name).map(|claim| claim.labels());
+    let mut labels = volume.into_iter().chain(claim);
+    labels.any(|labels| labels.contains_key(RETAINED) || labels.get(RECLAIM).is_some_and(|policy| policy == RETAIN))
 }
 
 /// Marks the volume that stays, so that nobody takes it for a leftover.
@@ -161,6 +165,7 @@ fn retain(pass: &mut Pass, objects: &Objects, name: &str) {
     }
     if marked {
         let why = match pass.facts.class {
+            _ if promised(objects, name) => "its class retained it when it was made",
             Seen::Absent => "its class is gone, so nobody says that it may be deleted",
             _ => "its class retains it",
         };
