@@ -7,6 +7,26 @@ use serde::{Deserialize, Serialize};
 /// Longest message in bytes; what is longer is cut ([`clip`]).
 pub const MESSAGE_LIMIT: usize = 1024;
 
+/// What is found about one condition, in Kubernetes' three words (`metav1.ConditionStatus`).
+#[derive(Hash, Eq, PartialEq, Debug, Copy, Clone, JsonSchema, Deserialize, Serialize)]
+pub enum Verdict {
+    /// Looked at, and so.
+    True,
+    /// Looked at, and not so.
+    False,
+    /// Not looked at, or in vain: that decides nothing.
+    Unknown,
+}
+
+impl From<bool> for Verdict {
+    fn from(so: bool) -> Self {
+        match so {
+            true => Self::True,
+            false => Self::False,
+        }
+    }
+}
+
 /// Shape of `metav1.Condition`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -29,23 +49,6 @@ pub struct Condition {
     #[serde(default)]
     #[schemars(length(max = 1024))]
     pub message: String,
-}
-
-/// Shape of `metav1.ConditionStatus`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum Verdict {
-    /// It holds.
-    True,
-    /// It does not hold.
-    False,
-    /// It could not be seen. Nothing is decided from it.
-    Unknown,
-}
-
-impl From<bool> for Verdict {
-    fn from(holds: bool) -> Self {
-        if holds { Self::True } else { Self::False }
-    }
 }
 
 /// The reported condition of that type.

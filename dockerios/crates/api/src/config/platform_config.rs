@@ -15,8 +15,8 @@ use crate::{Condition, Name, PinnedImage, identity::pool::BootDiskTemplate, text
     status = "PlatformConfigStatus", category = "dockerios", derive = "PartialEq",
     doc = "PlatformConfig (one, named default) says how DockerIOS runs macOS machines on this cluster: domain hook, bootdisk builder, storage headroom, GPUs, claim limits.",
     printcolumn(name = "READY", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
-    printcolumn(name = "LAUNCHER", type_ = "string", json_path = ".status.conditions[?(@.type==\"LauncherCapable\")].reason"),
-    printcolumn(name = "GATES", type_ = "string", json_path = ".status.conditions[?(@.type==\"GatesEnabled\")].status"),
+    printcolumn(name = "LAUNCHER", type_ = "string", json_path = ".status.conditions[?(@.type==\"LauncherCapable\")].reason", description = "Whether the virt-launcher image has the devices that macOS needs."),
+    printcolumn(name = "GATES", type_ = "string", json_path = ".status.conditions[?(@.type==\"GatesEnabled\")].status", description = "Whether KubeVirt's feature gates that are needed are on."),
     printcolumn(name = "REASON", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "MESSAGE", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
@@ -273,7 +273,7 @@ fn day() -> SpanText {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlatformConfigStatus {
-    /// The generation that was judged.
+    /// `metadata.generation` of the spec that all of this is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Launcher images that were probed, by digest; the newest sixteen.
@@ -281,7 +281,7 @@ pub struct PlatformConfigStatus {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["digest".into()]))]
     pub launchers: Vec<Launcher>,
-    /// What holds; `Ready` sums up.
+    /// All that is to be said of it, with reasons; `Ready` is the sum.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 12))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -10,6 +10,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::pool::BootDiskTemplate;
 use crate::{Condition, Name, PinnedImage, vocabulary::vocabulary};
 
 /// The values; immutable. Made by a pool, or by an admin who owns them.
@@ -62,10 +63,10 @@ pub struct MachineIdentitySpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineIdentityStatus {
-    /// The generation that was judged.
+    /// `metadata.generation` of the spec that all of this is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// A summary for people.
+    /// Where it stands, in one word; for people, nothing is decided from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<IdentityPhase>,
     /// The machine that has it. Written where it was empty, at the resourceVersion it was decided on.
@@ -80,7 +81,7 @@ pub struct MachineIdentityStatus {
     /// Its master bootdisk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_disk: Option<BuiltBootDisk>,
-    /// What holds; `Ready` sums up.
+    /// All that is to be said of it, with reasons; `Ready` is the sum.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -114,6 +115,9 @@ pub struct BuiltBootDisk {
     /// The template it was made from (`spec.bootDiskBuilder.template.sha256`, or that of `gpuTemplate`).
     #[schemars(length(max = 64))]
     pub template_sha256: String,
+    /// Which of the two that was.
+    #[serde(default)]
+    pub template: BootDiskTemplate,
 }
 
 /// A summary of a MachineIdentity.
@@ -142,7 +146,7 @@ vocabulary! {
         Ready;
         /// No other identity has one of its values.
         Unique;
-        /// Its master bootdisk was built from the template that holds now.
+        /// Its master bootdisk was built from the template that holds now, or, while PlatformConfig names no builder, from one such as its pool names.
         BootDiskBuilt;
 }
 

@@ -93,10 +93,10 @@ pub struct HttpSource {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MacOSImageStatus {
-    /// The generation that was judged.
+    /// `metadata.generation` of the spec that all of this is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// A summary for people.
+    /// Where it stands, in one word; for people, nothing is decided from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<ImagePhase>,
     /// How far the import is, e.g. `42%`.
@@ -106,7 +106,7 @@ pub struct MacOSImageStatus {
     /// What machines are cloned from. Written once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published: Option<Published>,
-    /// What holds; `Ready` sums up.
+    /// All that is to be said of it, with reasons; `Ready` is the sum.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -163,9 +163,9 @@ vocabulary! {
         Published;
         /// The import has begun and says how far it is.
         Importing;
-        /// The importer or the clone fails and is tried again; the message is CDI's own. Mend the source or the storage.
+        /// The importer, the clone or the snapshot of what was imported fails, or was refused, and is tried again; the message is CDI's or the API server's own. Mend the source or the storage.
         ImportFailing;
-        /// A clone of the source has not ended within half an hour. CDI never fails one by itself: look at it, and delete the DataVolume to begin anew.
+        /// A clone of the source, or the snapshot of what was imported, has not ended within half an hour, and nobody fails one by itself: look at the DataVolume or VolumeSnapshot that the message names, and delete it to begin anew.
         CloneStuck;
         /// The importer gave up; the message is its own. Mend the source, or make a new image.
         ImportFailed;

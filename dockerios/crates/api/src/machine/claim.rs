@@ -50,10 +50,10 @@ pub struct MacOSMachineClaimSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MacOSMachineClaimStatus {
-    /// The generation that was judged.
+    /// `metadata.generation` of the spec that all of this is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// A summary for people.
+    /// Where it stands, in one word; for people, nothing is decided from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<ClaimPhase>,
     /// Class of the machine that it gets.
@@ -71,7 +71,7 @@ pub struct MacOSMachineClaimStatus {
     /// Written once when it ended. It is removed a day later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<ClaimEnd>,
-    /// What holds; `Ready` sums up.
+    /// All that is to be said of it, with reasons; `Ready` is the sum.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

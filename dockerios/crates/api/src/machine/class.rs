@@ -316,9 +316,11 @@ pub struct Placement {
     pub tolerations: Vec<Toleration>,
 }
 
-/// A taint that is accepted, in Kubernetes' own shape.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// A taint that is accepted, in Kubernetes' own shape and by its own rules: a launcher pod with another is never made.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("(has(self.key) && self.key != '') || (has(self.operator) && self.operator == 'Exists')").message("[toleration-key] tolerations: without a key all taints are meant, which goes with operator Exists alone; name a key, or set operator: Exists"))]
+#[x_kube(validation = Rule::new("!has(self.value) || self.value == '' || !has(self.operator) || self.operator != 'Exists'").message("[toleration-value] tolerations: operator Exists takes no value; leave value out, or use Equal"))]
 pub struct Toleration {
     /// The taint's key; all, when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -418,10 +420,10 @@ impl NamespaceSelector {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MacOSMachineClassStatus {
-    /// The generation that was judged.
+    /// `metadata.generation` of the spec that all of this is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// What holds; `Ready` sums up.
+    /// All that is to be said of it, with reasons; `Ready` is the sum.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -23,7 +23,7 @@ use crate::{Condition, Name, vocabulary::vocabulary};
     doc = "MacOSMachine is one macOS machine of a class, run by KubeVirt. Rarely written by hand: claim one (MacOSMachineClaim) instead.",
     printcolumn(name = "CLASS", type_ = "string", json_path = ".spec.machineClassName"),
     printcolumn(name = "PHASE", type_ = "string", json_path = ".status.phase"),
-    printcolumn(name = "STAGE", type_ = "string", json_path = ".status.guest.stage"),
+    printcolumn(name = "STAGE", type_ = "string", json_path = ".status.guest.stage", description = "How far the guest has booted, by its own last report; of a machine that failed or is off, what it said last."),
     printcolumn(name = "IDENTITY", type_ = "string", json_path = ".status.identityRef"),
     printcolumn(name = "NODE", type_ = "string", json_path = ".status.nodeName"),
     printcolumn(name = "CLAIM", type_ = "string", json_path = ".spec.claimRef.name"),
@@ -71,10 +71,10 @@ pub struct MachineClaimRef {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MacOSMachineStatus {
-    /// The generation that was judged.
+    /// `metadata.generation` of the spec that all of this is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// A summary for people.
+    /// Where it stands, in one word; for people, nothing is decided from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<MachinePhase>,
     /// Since when it is in that phase. What `dockerios_machine_phase_seconds` is observed from.
@@ -122,7 +122,7 @@ pub struct MacOSMachineStatus {
     /// What the guest last reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<Guest>,
-    /// What holds; `Ready` sums up.
+    /// All that is to be said of it, with reasons; `Ready` is the sum.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 12))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -209,11 +209,28 @@ pub enum MachinePhase {
     Unknown,
 }
 
+/// The way of a guest from power-on to power-off; later stages are greater.
+#[derive(Hash, PartialEq, Eq, PartialOrd, Ord, Copy, Clone, Debug, JsonSchema, Deserialize, Serialize)]
+pub enum GuestStage {
+    /// KubeVirt has powered it on, and nothing was heard of it: the one stage that no guest reports.
+    Booting,
+    /// launchd has started the agent, which has not looked around yet.
+    AgentStarting,
+    /// It waits for somebody to log in.
+    LoginWindow,
+    /// Somebody is logged in, by hand or automatically.
+    UserSession,
+    /// The agent's readiness check passes: the machine can be used.
+    Ready,
+    /// It was told to shut down, and does.
+    ShuttingDown,
+}
+
 /// What a guest reports about itself. It is a guest's word: bounded, and trusted for nothing but readiness.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Guest {
-    /// How far it has booted.
+    /// How far it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<GuestStage>,
     /// Whether its own readiness check passes.
@@ -232,7 +249,7 @@ pub struct Guest {
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub software: Vec<Software>,
-    /// Bytes free on the data volume.
+    /// Bytes that its data volume has left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_free: Option<i64>,
     /// Whether the last shutdown was clean, as the guest saw it.
@@ -244,23 +261,6 @@ pub struct Guest {
     /// When the collector last took a report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_report: Option<Time>,
-}
-
-/// How far a guest has booted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum GuestStage {
-    /// Powered on, no word yet. Inferred from outside.
-    Booting,
-    /// The agent runs.
-    AgentStarting,
-    /// The login window is up.
-    LoginWindow,
-    /// A user is logged in.
-    UserSession,
-    /// Its readiness check passes.
-    Ready,
-    /// It shuts down.
-    ShuttingDown,
 }
 
 /// A piece of software.
@@ -361,7 +361,7 @@ vocabulary! {
         Paused;
         /// The guest was not ready within the class's readinessTimeout after power-on. See the last screen and report.
         ReadinessTimeout;
-        /// The instance ended with a failure; the message is KubeVirt's.
+        /// The instance ended with a failure; the message is KubeVirt's. If it had run, the machine failed, and its disk goes unless its class retains it.
         InstanceFailed;
         /// The domain hook refused; the message is its own.
         HookFailed;

@@ -15,9 +15,9 @@ use crate::{Condition, Name, vocabulary::vocabulary};
     doc = "MacOSMachinePool keeps machines of a class warm: booted, ready, unclaimed. A claimed machine leaves the pool and is replaced. Scale it: kubectl scale macpool/NAME --replicas=5.",
     printcolumn(name = "CLASS", type_ = "string", json_path = ".spec.machineClassName"),
     printcolumn(name = "DESIRED", type_ = "integer", json_path = ".spec.replicas"),
-    printcolumn(name = "WARM", type_ = "integer", json_path = ".status.warm"),
+    printcolumn(name = "WARM", type_ = "integer", json_path = ".status.warm", description = "Unclaimed machines that are Ready."),
     printcolumn(name = "CLAIMED", type_ = "integer", json_path = ".status.claimed"),
-    printcolumn(name = "WAITING", type_ = "integer", json_path = ".status.waiting"),
+    printcolumn(name = "WAITING", type_ = "integer", json_path = ".status.waiting", description = "Claims that wait for a machine of this pool."),
     printcolumn(name = "REASON", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "MESSAGE", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
@@ -45,7 +45,7 @@ fn thousand() -> i32 {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MacOSMachinePoolStatus {
-    /// The generation that was judged.
+    /// `metadata.generation` of the spec that all of this is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Unclaimed machines that have not failed.
@@ -67,7 +67,7 @@ pub struct MacOSMachinePoolStatus {
     /// Failed machines that are kept as evidence, three at most.
     #[serde(default)]
     pub failed: i32,
-    /// What holds; `Ready` sums up.
+    /// All that is to be said of it, with reasons; `Ready` is the sum.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

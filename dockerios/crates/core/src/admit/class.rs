@@ -18,6 +18,9 @@ use super::{
 };
 use crate::seen::Seen;
 
+/// The least memory that a macOS is installed with: Apple asks for 2 GB up to macOS 10.14, and for 4 GB since. What is less
+/// is mostly a number whose unit was forgotten, and KubeVirt would refuse every machine of it.
+const LEAST_MEMORY: u64 = 2 << 30;
 const POOL_NAME: &str = "spec.identity.perMachine.poolName";
 
 /// What the rules look at.
@@ -85,6 +88,17 @@ fn memory(bench: &mut Bench, facts: &Facts) {
         Ok(bytes) => bytes,
         Err(why) => return bench.refuse("class-memory", "spec.memory.size", why.to_string(), "correct it"),
     };
+    if bytes < LEAST_MEMORY {
+        bench.refuse(
+            "class-memory",
+            "spec.memory.size",
+            format!(
+                "{} is less than any macOS boots with (a number without a unit is bytes)",
+                memory.size
+            ),
+            "use 2Gi or more",
+        );
+    }
     if let Some(page) = memory.hugepages
         && bytes % page.bytes() != 0
     {

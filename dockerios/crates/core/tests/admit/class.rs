@@ -93,6 +93,16 @@ fn each_combination_that_cannot_work_is_refused_by_its_rule_and_its_neighbour_ad
             },
         ),
         (
+            "class-memory",
+            |f| f.class.spec.memory.size = "8".into(),
+            |f| f.class.spec.memory.size = "2Gi".into(),
+        ),
+        (
+            "class-memory",
+            |f| f.class.spec.memory.size = "2097151Ki".into(),
+            |f| f.class.spec.memory.size = "2147483648".into(),
+        ),
+        (
             "hugepages-divide-memory",
             |f| (f.class.spec.memory.size, f.class.spec.memory.hugepages) = ("8191Mi".into(), Some(Hugepages::TwoMi)),
             |f| (f.class.spec.memory.size, f.class.spec.memory.hugepages) = ("8190Mi".into(), Some(Hugepages::TwoMi)),

@@ -46,6 +46,9 @@ fn with_card(template: &str) -> World {
     world.edit("PlatformConfig", "default", |platform| {
         platform["spec"]["permittedGPUs"] = json!([{"deviceName": CARD, "vendorReset": "NotNeeded"}]);
     });
+    world.edit("MachineIdentity", "c02aaaaaaaa1", |identity| {
+        identity["status"]["bootDisk"]["template"] = template.into();
+    });
     world
 }
 
@@ -64,7 +67,7 @@ fn line(mut waiters: Vec<Waiter>, cards: Seen<Cards>) -> Line {
         gpu: Some(CARD.into()),
         ..waiter(UID, 0, "fast", 1, Some("imac"), false)
     });
-    let identities = World::new().facts().line.identities;
+    let identities = with_card("GPU").facts().line.identities;
     Line {
         waiters: Seen::Present(waiters),
         identities,
@@ -252,6 +255,25 @@ fn an_identity_that_was_built_before_its_pool_was_one_for_cards_is_not_given_to_
             .find_map(|step| step.strip_prefix("replace MachineIdentity "));
         assert_eq!(taken, identity, "built from {built}: {plan:#?}");
         assert_eq!(world.reason("Ready"), said, "{}", world.message("Ready"));
+    }
+    // while no builder is named, what was built says for what it is
+    for (template, said) in [("Default", "IdentityExhausted"), ("GPU", "AllocatingIdentity")] {
+        let mut world = with_card("GPU");
+        world.edit("MachineIdentity", "c02aaaaaaaa1", |identity| {
+            identity["status"]["bootDisk"]["template"] = template.into();
+        });
+        let one = Cards {
+            total: 1,
+            used: 0,
+            shut: 0,
+        };
+        world.line = Some(Line {
+            identities: world.facts().line.identities,
+            ..line(vec![], Seen::Present(one))
+        });
+        world.pass(usize::MAX);
+        world.pass(usize::MAX);
+        assert_eq!(world.reason("Ready"), said, "{template}: {}", world.message("Ready"));
     }
     // and of a pool that cannot be read nobody knows what it is for
     let mut world = with_card("Default");

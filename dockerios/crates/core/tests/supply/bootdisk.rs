@@ -267,6 +267,50 @@ fn without_a_template_for_cards_no_bootdisk_is_built_or_given_out_and_the_field_
 }
 
 #[test]
+fn without_a_builder_a_bootdisk_stays_as_long_as_its_pool_names_the_template_that_it_is_of() {
+    let builderless = |mut facts: Facts| {
+        let mut bare = facts.platform.present().expect("a platform").as_ref().clone();
+        bare.spec.boot_disk_builder = None;
+        facts.platform = Seen::Present(Arc::new(bare));
+        facts
+    };
+    let built_for = |template: &str| {
+        let mut identity = available(1);
+        identity["status"]["bootDisk"]["template"] = template.into();
+        facts(identity)
+    };
+    for (of, cards, reason) in [
+        ("Default", false, "Available"),
+        ("GPU", true, "Available"),
+        // its pool was switched: what is built is of the other template, and there is nothing to build the right one with
+        ("Default", true, "BuilderMissing"),
+        ("GPU", false, "BuilderMissing"),
+    ] {
+        let facts = built_for(of);
+        let facts = builderless(if cards { for_cards(facts, None) } else { facts });
+        let (status, _) = written(&pass(&facts));
+        assert_eq!(said(&status, "Ready").1, reason, "{of}, cards: {cards}");
+        let told = message(&status, "BootDiskBuilt");
+        assert!(told.contains("names no bootDiskBuilder"), "{told}");
+        assert_eq!(status["bootDisk"].is_object(), reason == "Available", "{status}");
+    }
+}
+
+#[test]
+fn a_bootdisk_says_of_which_template_it_is() {
+    let cards = for_cards(ended("Complete", 0, &"cd".repeat(32), "2026-03-02T08:59:00Z"), None);
+    assert!(
+        written(&pass(&cards)).0["bootDisk"].is_null(),
+        "there is no such template"
+    );
+    let (status, _) = written(&pass(&ended("Complete", 0, &"cd".repeat(32), "2026-03-02T08:59:00Z")));
+    assert_eq!(status["bootDisk"]["template"], "Default");
+    // one that was built before this was kept, of the template that both fields of the platform name
+    let (status, _) = written(&pass(&for_cards(facts(available(1)), Some(TEMPLATE))));
+    assert_eq!(status["bootDisk"]["template"], "GPU");
+}
+
+#[test]
 fn a_bootdisk_whose_volume_is_gone_is_not_given_out() {
     for lost in [Seen::Absent, Seen::Present(Arc::new(typed(volume("x", "Lost"))))] {
         let mut facts = facts(available(1));

@@ -100,6 +100,25 @@ fn a_machine_s_identity_is_not_taken_from_it_for_a_collision_that_is_found_later
 }
 
 #[test]
+fn a_collision_that_is_over_is_not_said_any_more() {
+    let collided = |mut identity: Value| {
+        identity["status"]["conditions"][2] = condition("Unique", "False", "Collision");
+        facts(identity)
+    };
+    let mut held = collided(allocated(1, "A", true));
+    held.machine = Seen::Present(Arc::new(machine("A")));
+    for mut facts in [held, collided(available(1))] {
+        let (status, _) = written(&pass(&facts));
+        assert_eq!(said(&status, "Unique"), ("True".into(), "Unique".into()), "{status}");
+        // nothing is known of the others
+        facts.fleet = Seen::Unknown("the list failed".into());
+        if let Some(Step::ReplaceStatus(object, _)) = pass(&facts).steps.first() {
+            assert_eq!(said(&object.body["status"], "Unique").1, "Collision");
+        }
+    }
+}
+
+#[test]
 fn a_collision_that_only_the_consistent_list_showed_is_said_and_not_tried_in_a_loop() {
     let mut facts = facts(new_identity(1));
     let of = dockerios_core::Id::new(Kind::MachineIdentity, "", "x");

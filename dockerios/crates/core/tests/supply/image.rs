@@ -169,6 +169,65 @@ fn an_import_that_ended_is_published_as_what_the_storage_clones_best() {
     assert_eq!(pass(&facts).1["published"]["kind"], "VolumeSnapshot");
 }
 
+/// Imported, and to be published as a snapshot.
+fn to_be_snapshotted() -> Facts {
+    let mut facts = facts(image(http()));
+    facts.data_volume = imported(&facts, json!({"phase": "Succeeded"}));
+    facts.volume = golden(json!({}));
+    facts.profile = Seen::Present(Arc::new(typed(json!({"metadata": {"name": "rbd"}, "spec": {},
+        "status": {"cloneStrategy": "snapshot"}}))));
+    facts
+}
+
+#[test]
+fn a_snapshot_that_is_refused_is_said_in_the_words_of_who_refused_and_tried_again() {
+    let mut facts = to_be_snapshotted();
+    facts.refusal = Some(Refusal {
+        of: Id::new(Kind::VolumeSnapshot, HOME, "img-sequoia"),
+        cause: RefusalCause::Forbidden,
+        message: "exceeded quota: snapshots (test text)".to_owned(),
+    });
+    let (plan, status) = pass(&facts);
+    assert_eq!(said(&status, "Ready").1, "ImportFailing");
+    assert!(
+        message(&status, "Ready").contains("exceeded quota: snapshots (test text)"),
+        "{status}"
+    );
+    assert!(created(&plan, Kind::VolumeSnapshot).is_some() && plan.wake.is_some());
+    assert!(status["published"].is_null());
+}
+
+#[test]
+fn a_snapshot_that_nobody_takes_is_told_of_after_half_an_hour() {
+    let mut facts = to_be_snapshotted();
+    for (made, reason) in [
+        ("2026-03-02T08:30:01Z", "Importing"),
+        ("2026-03-02T08:29:59Z", "CloneStuck"),
+    ] {
+        facts.snapshot = Seen::Present(Snapshot {
+            metadata: typed(
+                json!({"name": "img-sequoia", "labels": {"image.dockerios.io/name": "sequoia"},
+                "creationTimestamp": made}),
+            ),
+            ready: false,
+            error: None,
+        });
+        let (plan, status) = pass(&facts);
+        assert_eq!(said(&status, "Ready").1, reason);
+        assert_eq!(
+            plan.wake.is_some(),
+            reason == "Importing",
+            "it is looked at when its time is over"
+        );
+        assert!(plan.steps.is_empty() && status["published"].is_null());
+    }
+    let told = message(&pass(&facts).1, "Ready");
+    assert!(
+        told.contains("VolumeSnapshot dockerios-system/img-sequoia") && told.contains("delete it"),
+        "{told}"
+    );
+}
+
 /// The words that grant the right to clone from `golden`.
 fn prints_the_grant(told: &str) {
     for part in [

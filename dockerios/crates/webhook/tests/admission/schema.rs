@@ -83,6 +83,18 @@ async fn each_rule_of_the_schemas_refuses_and_admits_its_neighbour() -> Result<(
             ),
             row(
                 class("c"),
+                spec(json!({"placement": {"tolerations": [{"effect": "NoSchedule"}]}})),
+                &["[toleration-key]", "set operator: Exists"],
+                spec(json!({"placement": {"tolerations": [{"operator": "Exists"}, {"key": "example.com/macos"}]}})),
+            ),
+            row(
+                class("c"),
+                spec(json!({"placement": {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}})),
+                &["[toleration-value]", "leave value out"],
+                spec(json!({"placement": {"tolerations": [{"key": "a", "operator": "Equal", "value": "b"}]}})),
+            ),
+            row(
+                class("c"),
                 spec(json!({"network": {"model": "vmxnet3"}})),
                 &["spec.network.model", "e1000"],
                 spec(json!({"network": {"model": "e1000"}})),

@@ -31,6 +31,8 @@ use crate::{
 pub const MOST_BUILDS: usize = 20;
 /// How long after a failed build the next one begins.
 pub const RETRY: SignedDuration = SignedDuration::from_mins(10);
+/// What is said of a bootdisk that is as it should be.
+const BUILT: &str = "its bootdisk was built";
 const SOON: SignedDuration = SignedDuration::from_secs(10);
 
 /// How a Job stands.
@@ -56,8 +58,10 @@ impl Pass<'_> {
         let recipe = builder.and_then(|builder| Recipe::of(builder, pool));
         let whole = volume.is_some_and(|volume| usable(volume) && ours(&self.facts.identity, volume));
         match (recipe, &self.before.boot_disk) {
-            // without a builder there is no template that could have changed
-            (None, Some(_)) if whole && builder.is_none() => self.available(),
+            // without a builder there is no template that could have changed; the pool may name the other one now
+            (None, Some(built)) if whole && builder.is_none() && built.template == pool.boot_disk.template => {
+                self.available("its bootdisk was built; PlatformConfig default names no bootDiskBuilder now");
+            }
             (None, _) if builder.is_none() => self.nothing_to_build_with(
                 IdentityReason::BuilderMissing,
                 "PlatformConfig default names no bootDiskBuilder: set spec.bootDiskBuilder".to_owned(),
@@ -70,19 +74,26 @@ impl Pass<'_> {
                     pool.boot_disk.template.field()
                 ),
             ),
-            (Some(recipe), Some(built)) if whole && current(built, recipe) => self.available(),
+            (Some(recipe), Some(built)) if whole && current(built, recipe) => {
+                let template = pool.boot_disk.template;
+                self.status.boot_disk = Some(BuiltBootDisk {
+                    template,
+                    ..built.clone()
+                });
+                self.available(BUILT);
+            }
             (Some(_), Some(_)) => self.forget(whole),
             (Some(recipe), None) => self.build(pool, recipe, volume),
         }
     }
 
-    fn available(&mut self) {
+    fn available(&mut self, built: &str) {
         self.status.phase = Some(IdentityPhase::Available);
         self.say(
             IdentityCondition::BootDiskBuilt,
             Verdict::True,
             IdentityReason::Built,
-            "its bootdisk was built",
+            built,
         );
         self.ready(Verdict::True, IdentityReason::Available, "can be taken");
         self.write(None);
@@ -152,7 +163,7 @@ impl Pass<'_> {
         match job {
             None => self.begin(pool, recipe, volume.is_none()),
             Some(job) if job.metadata.deletion_timestamp.is_some() => self.building("the next try comes soon"),
-            Some(job) => self.follow(job, pods, recipe),
+            Some(job) => self.follow(pool, job, pods, recipe),
         }
     }
 
@@ -192,7 +203,7 @@ impl Pass<'_> {
         }
     }
 
-    fn follow(&mut self, job: &Job, pods: &[std::sync::Arc<Pod>], recipe: Recipe) {
+    fn follow(&mut self, pool: &IdentityPoolSpec, job: &Job, pods: &[std::sync::Arc<Pod>], recipe: Recipe) {
         match progress(job, pods) {
             Progress::Runs(detail) => self.building(&detail),
             Progress::Built(sha256) => {
@@ -201,8 +212,9 @@ impl Pass<'_> {
                     sha256,
                     builder_image: recipe.builder.clone(),
                     template_sha256: recipe.template.sha256.clone(),
+                    template: pool.boot_disk.template,
                 });
-                self.available();
+                self.available(BUILT);
             }
             Progress::Failed(why, at) => {
                 let again = at.unwrap_or(self.now).saturating_add(RETRY).unwrap_or(self.now);

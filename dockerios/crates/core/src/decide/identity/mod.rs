@@ -160,14 +160,7 @@ impl Pass<'_> {
         } else {
             self.ready(Verdict::True, IdentityReason::Allocated, message);
         }
-        if let Some(what) = unique::collision(self.facts) {
-            self.say(
-                IdentityCondition::Unique,
-                Verdict::False,
-                IdentityReason::Collision,
-                what,
-            );
-        }
+        self.say_unique();
         self.status.phase = Some(IdentityPhase::Allocated);
         self.write(None);
     }

@@ -12,6 +12,9 @@ use kube::ResourceExt;
 use super::{AGAIN, Facts, Pass};
 use crate::{Guard, Seen};
 
+/// What is said of one that collides with none.
+const UNIQUE: &str = "no other identity has one of its values";
+
 type Value = fn(&MachineIdentity) -> &str;
 
 /// The values of which each exists once in the fleet, in whatever case they are written.
@@ -63,16 +66,12 @@ impl Pass<'_> {
             return false;
         }
         if self.before.unique_at.is_some() {
+            self.say_unique();
             return true;
         }
         self.status.unique_at = Some(Time(self.now));
         self.status.phase = Some(IdentityPhase::BuildingBootDisk);
-        self.say(
-            IdentityCondition::Unique,
-            Verdict::True,
-            IdentityReason::Unique,
-            "no other identity has one of its values",
-        );
+        self.say(IdentityCondition::Unique, Verdict::True, IdentityReason::Unique, UNIQUE);
         self.ready(
             Verdict::False,
             IdentityReason::Building,
@@ -82,6 +81,27 @@ impl Pass<'_> {
         self.write(Some(Guard::IdentityUnique { identity }));
         self.wake_in(AGAIN);
         false
+    }
+
+    /// What is seen now of one that was proven unique, or that a machine has: a collision that is over is not said any
+    /// more. While the others cannot be read, what was said stays.
+    pub(super) fn say_unique(&mut self) {
+        if self.facts.fleet.present().is_none() {
+            return;
+        }
+        match collision(self.facts) {
+            Some(what) => self.say(
+                IdentityCondition::Unique,
+                Verdict::False,
+                IdentityReason::Collision,
+                what,
+            ),
+            None if self.before.unique_at.is_some() => {
+                self.say(IdentityCondition::Unique, Verdict::True, IdentityReason::Unique, UNIQUE);
+            }
+            // never proven: that no other is seen is no proof
+            None => {}
+        }
     }
 
     fn collides(&mut self, what: &str) {

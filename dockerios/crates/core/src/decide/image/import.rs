@@ -13,7 +13,7 @@ use dockerios_kubevirt::{
     datavolume::DataVolumePhase,
     names::{BOUND, CLONE_ERROR, RUNNING},
 };
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
@@ -26,10 +26,12 @@ use crate::{
 
 /// How long a clone or a snapshot may fail before another way is tried. CDI itself never gives up on a clone.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
-/// A clone that takes longer is told of: a copy of 200 GiB at 120 MB/s ends before.
+/// A clone or a snapshot that takes longer is told of: a copy of 200 GiB at 120 MB/s ends before.
 const STUCK: SignedDuration = SignedDuration::from_mins(30);
 /// Bytes of CDI's words that are passed on, so that the way out after them is never cut off.
 const TOLD: usize = 600;
+/// What is said while nothing is wrong with the snapshot.
+const SNAPSHOT: &str = "a snapshot of the imported volume is being taken";
 /// CDI's own word on a PVC whose DataVolume it removed after success (releases before 1.62).
 const GARBAGE_COLLECTED: &str = "cdi.kubevirt.io/garbageCollected";
 /// CDI's own word on a PVC: how the pod that fills it ended.
@@ -203,7 +205,8 @@ impl Pass<'_> {
 
     /// The disk is there: publish what the storage clones best.
     fn publish(&mut self) {
-        let profile = match &self.facts.profile {
+        let facts = self.facts;
+        let profile = match &facts.profile {
             Seen::Unknown(why) => return self.unreadable("its StorageProfile", why),
             profile => profile.present(),
         };
@@ -212,22 +215,37 @@ impl Pass<'_> {
         if stated.or(known) != Some("snapshot") {
             return self.publish_as(PublishedKind::PersistentVolumeClaim);
         }
-        match &self.facts.snapshot {
+        match &facts.snapshot {
             Seen::Unknown(why) => self.unreadable("its snapshot", why),
             Seen::Present(snapshot) if !self.ours(&snapshot.metadata) => self.name_taken("VolumeSnapshot"),
             Seen::Present(snapshot) if snapshot.ready => self.publish_as(PublishedKind::VolumeSnapshot),
-            Seen::Present(snapshot) => self.await_snapshot(&snapshot.clone()),
+            Seen::Present(snapshot) => self.await_snapshot(snapshot),
             Seen::Absent => {
                 let own = profile.and_then(|profile| profile.spec.snapshot_class.as_deref());
                 let class = own.or(profile.and_then(|profile| profile.status.as_ref()?.snapshot_class.as_deref()));
-                let made = rendered::snapshot(&self.facts.image, &self.facts.platform_namespace, class);
+                let made = rendered::snapshot(&facts.image, &facts.platform_namespace, class);
                 if let Some(body) = made {
                     self.plan.then(Step::Create(Object {
                         kind: Kind::VolumeSnapshot,
                         body,
                     }));
                 }
-                self.importing(Some("100%".into()), "a snapshot of the imported volume is being taken");
+                match facts
+                    .refusal
+                    .as_ref()
+                    .filter(|refusal| refusal.of.kind == Kind::VolumeSnapshot)
+                {
+                    Some(refusal) => {
+                        let message = format!(
+                            "the imported volume is to be published as a snapshot, and that was refused: {}; it is tried \
+                             again",
+                            clip_to(&refusal.message, TOLD)
+                        );
+                        self.wake_in(AGAIN);
+                        self.failing(Some("100%".into()), &message);
+                    }
+                    None => self.importing(Some("100%".into()), SNAPSHOT),
+                }
             }
         }
     }
@@ -248,8 +266,24 @@ impl Pass<'_> {
                     format!("its snapshot fails ({why}); if that lasts until {until}, the volume is published");
                 self.importing(Some("100%".into()), &message);
             }
-            None => self.importing(Some("100%".into()), "a snapshot of the imported volume is being taken"),
+            None => self.await_ready(snapshot, since),
         }
+    }
+
+    /// Nobody fails a snapshot that is never looked at, as where no snapshot controller runs.
+    fn await_ready(&mut self, snapshot: &Snapshot, since: Timestamp) {
+        let stuck = since.saturating_add(STUCK).unwrap_or(self.now);
+        if self.now < stuck {
+            self.plan.wake_at(stuck);
+            return self.importing(Some("100%".into()), SNAPSHOT);
+        }
+        let message = format!(
+            "VolumeSnapshot {}/{} is not ready since {since}, and says nothing: see whether a snapshot controller runs and \
+             whether its driver is at work. If nothing moves there, delete it and it is taken anew",
+            self.facts.platform_namespace,
+            snapshot.metadata.name.as_deref().unwrap_or_default()
+        );
+        self.underway(Some("100%".into()), ImageReason::CloneStuck, &message);
     }
 
     fn publish_as(&mut self, kind: PublishedKind) {

@@ -247,16 +247,18 @@ fn fit(facts: &Facts, class: &MacOSMachineClass) -> Result<(), Shut> {
     })
 }
 
-/// Whether an identity's bootdisk is of the template for cards that holds now. The pool, or the template, may have changed
-/// a moment ago, and the identity is still Available until its own pass takes its bootdisk away.
+/// Whether an identity's bootdisk is of the template for cards that holds now; while there is none, of one that held once.
+/// The pool, or the template, may have changed a moment ago, and the identity is still Available until its own pass takes
+/// its bootdisk away.
 fn built_for_card(open: &Open, given: &MachineIdentity) -> bool {
     let builder = open.platform.spec.boot_disk_builder.as_ref();
     let template = builder.and_then(|builder| builder.template(BootDiskTemplate::GPU));
     let built = given.status.as_ref().and_then(|status| status.boot_disk.as_ref());
     match (template, built) {
         (Some(template), Some(built)) => built.template_sha256 == template.sha256,
-        // nothing is known that could have changed
-        _ => true,
+        (None, Some(built)) => built.template == BootDiskTemplate::GPU,
+        // without a bootdisk none is taken
+        (_, None) => false,
     }
 }
 
