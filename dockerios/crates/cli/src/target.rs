@@ -137,9 +137,10 @@ impl Target {
     }
 }
 
+/// What would have been right.
 fn usage() -> String {
-    let short = KINDS.iter().map(|kind| kind.names[0]).collect::<Vec<_>>();
-    format!("write KIND/NAME or KIND NAME, KIND being one of {}", short.join(", "))
+    let kinds: Vec<&str> = KINDS.iter().map(|kind| kind.names[0]).collect();
+    format!("write KIND/NAME or KIND NAME, KIND being one of {}", kinds.join(", "))
 }
 
 #[cfg(test)]
@@ -147,8 +148,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_named_as_kubectl_names_them() {
-        let read = |text: &str| Target::read(&text.split(' ').map(str::to_owned).collect::<Vec<_>>());
+    fn one_or_two_words_name_an_object_by_any_of_its_kinds_names() {
+        fn read(words: &str) -> Result<Target, String> {
+            let words: Vec<String> = words.split(' ').map(Into::into).collect();
+            Target::read(&words)
+        }
         for (text, kind, name) in [
             ("macs/b-6", "macs", "b-6"),
             ("mac b-6", "macs", "b-6"),

@@ -38,13 +38,14 @@ pub async fn client_from(kubeconfig: &Path) -> Result<Client> {
     client_of(config_from(kubeconfig).await?)
 }
 
-/// The configuration in a kubeconfig file, without retries: a test wants to see the first answer.
+/// What a kubeconfig file's current context says. Nothing is tried again: a test wants to see the first answer.
 pub(crate) async fn config_from(kubeconfig: &Path) -> Result<Config> {
     provide_crypto();
-    let read = Kubeconfig::read_from(kubeconfig).with_context(|| format!("read {}", kubeconfig.display()))?;
-    let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
-        .await
-        .with_context(|| format!("use {}", kubeconfig.display()))?;
+    let file = kubeconfig.display();
+    let contexts = Kubeconfig::read_from(kubeconfig).with_context(|| format!("{file} is no kubeconfig"))?;
+    let current = KubeConfigOptions::default();
+    let used = Config::from_custom_kubeconfig(contexts, &current).await;
+    let mut config = used.with_context(|| format!("{file} has no context that can be used"))?;
     config.default_retry = false;
     Ok(config)
 }
