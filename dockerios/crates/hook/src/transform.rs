@@ -25,7 +25,15 @@ pub fn transform(domain_xml: &str, vmi: &Vmi, osk: &Osk) -> Result<String, Refus
         }
     };
     let option = osk.as_option();
-    checked().map_err(|refusal: Refusal| refusal.without(&[osk.reveal(), &option, &escaped(&option)]))
+    let in_quotes = [quoted(osk.reveal()), quoted(&option)];
+    let secrets = [osk.reveal(), &option, &escaped(&option), &in_quotes[0], &in_quotes[1]];
+    checked().map_err(|refusal: Refusal| refusal.without(&secrets))
+}
+
+/// As it stands between the quotes of a sentence.
+fn quoted(text: &str) -> String {
+    let quoted = format!("{text:?}");
+    quoted[1..quoted.len() - 1].to_owned()
 }
 
 /// A domain's bytes as text: KubeVirt and libvirt write UTF-8.

@@ -168,7 +168,8 @@ proptest! {
     fn lines_of_a_domain_may_come_in_any_number_and_order(picks in prop::collection::vec(any::<prop::sample::Index>(), 0..120)) {
         let lines: Vec<&str> = CROWDED.lines().chain(READBACK.lines()).collect();
         let shuffled: String = picks.iter().map(|pick| lines[pick.index(lines.len())]).collect();
-        let document = format!("<domain xmlns:qemu='{QEMU}'><devices>{shuffled}</devices></domain>");
+        let q35 = "<os><type machine='q35'/></os>";
+        let document = format!("<domain xmlns:qemu='{QEMU}'>{q35}<devices>{shuffled}</devices></domain>");
         settled(&document, &vmi(&[]))?;
     }
 

@@ -406,6 +406,13 @@ fn documents_that_are_no_domain_or_no_safe_document() {
         Reason::DomainNotUnderstood,
         "machine type is \"pc\"",
     );
+    // libvirt's own choice would be another
+    refused(
+        &with(FRESH, "machine=\"q35\"", ""),
+        &[],
+        Reason::DomainNotUnderstood,
+        "no machine type is said, and macOS machines are q35",
+    );
     let huge = FRESH.to_owned() + &" ".repeat(9 << 20);
     refused(&huge, &[], Reason::DomainUnreadable, "bytes, more than");
     let deep = with(
@@ -436,5 +443,12 @@ fn no_refusal_holds_the_key_wherever_the_domain_repeats_it() {
         assert!(!refusal.to_string().contains(key), "{:?}", refusal.reason());
         assert!(refusal.to_string().contains("(the key)"), "{refusal}");
     }
+    // one that a sentence writes otherwise than it stands
+    let key = "a\"b\\".repeat(16);
+    let osk = Osk::parse(key.as_bytes()).unwrap();
+    let refusal = transform(&with(FRESH, "HD-0007-A", &key), &vmi, &osk).unwrap_err();
+    assert_eq!(refusal.reason(), Reason::SerialUnusable);
+    let said = refusal.to_string();
+    assert!(said.contains("(the key)") && !said.contains("b\\"), "{said}");
     assert!(!format!("{:?}", self::osk()).contains(KEY));
 }

@@ -220,7 +220,7 @@ async fn a_refusal_reaches_the_launcher_with_its_reason_and_the_server_goes_on()
     };
     for (request, says) in [
         (
-            asked("<domain><devices/></domain>"),
+            asked("<domain><os><type machine='q35'/></os><devices/></domain>"),
             "DiskNotFound: domain XML: no disk has the alias \"ua-boot-image\"",
         ),
         (nothing, "AnnotationAbsent: "),
