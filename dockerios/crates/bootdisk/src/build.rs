@@ -67,6 +67,16 @@ pub enum BuildError {
         /// The file.
         path: PathBuf,
     },
+    /// One file is named twice: what is written last would take the place of the other.
+    #[error("{what} {path:?} is the file of the {other}, which would be lost; name another file")]
+    SameFile {
+        /// What is to be written there.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What it is besides.
+        other: &'static str,
+    },
     /// The output.
     #[error(transparent)]
     Output(#[from] OutputError),
@@ -77,6 +87,7 @@ pub fn build(order: &Order) -> Result<String, BuildError> {
     let identity = read_identity(&order.identity)?;
     let mut template = Template::load(&order.template, &order.template_sha256)?;
     demand_outside(&order.template, "output", &order.output)?;
+    demand_apart("output", &order.output, "identity", &order.identity)?;
     if let Some(config) = template.files.get_mut(CONFIG_PATH) {
         *config = config::personalise(config, &identity)?.text().as_bytes().to_vec();
     }
@@ -100,6 +111,24 @@ pub fn demand_outside(template: &Path, what: &'static str, path: &Path) -> Resul
         }),
         false => Ok(()),
     }
+}
+
+/// Refuses to write a file over another one of the same order, by whatever way its name leads there.
+pub fn demand_apart(what: &'static str, path: &Path, other: &'static str, at: &Path) -> Result<(), BuildError> {
+    match (place(path), place(at)) {
+        (Some(one), Some(two)) if one == two => Err(BuildError::SameFile {
+            what,
+            path: path.to_owned(),
+            other,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Where a file lies, or will lie; `None` in a folder that is not there, which whoever writes says.
+fn place(path: &Path) -> Option<PathBuf> {
+    let there = path.canonicalize().ok();
+    there.or_else(|| Some(output::folder_of(path).canonicalize().ok()?.join(path.file_name()?)))
 }
 
 fn read_identity(path: &Path) -> Result<Identity, BuildError> {

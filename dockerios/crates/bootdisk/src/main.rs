@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::anyhow;
 use clap::{Parser, Subcommand};
-use dockerios_bootdisk::build::{Order, build, demand_outside};
+use dockerios_bootdisk::build::{Order, build, demand_apart, demand_outside};
 use dockerios_bootdisk::output::unfinished;
 use dockerios_bootdisk::pack::{self, pack};
 use dockerios_bootdisk::template;
@@ -42,6 +42,8 @@ enum Command {
         report: Option<PathBuf>,
     },
     /// Pack a bootdisk that many machines share as a containerDisk (an OCI image), and print its digest
+    ///
+    /// The same release of this program gives the same digest for the same bootdisk; the compressor of another may not.
     Pack {
         /// The bootdisk, a file that `build` wrote
         #[arg(long, value_name = "FILE")]
@@ -108,6 +110,8 @@ fn run(command: Command) -> anyhow::Result<Answer> {
         } => {
             if let Some(report) = &report {
                 demand_outside(&template, "report", report)?;
+                demand_apart("report", report, "output", &output)?;
+                demand_apart("report", report, "identity", &identity)?;
             }
             say_unfinished(&output);
             let order = Order {

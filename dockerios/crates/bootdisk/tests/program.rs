@@ -203,6 +203,37 @@ fn nothing_is_written_into_the_template_by_whatever_way_its_name_leads_there() {
 }
 
 #[test]
+fn no_file_of_an_order_is_written_over_another_by_whatever_name() {
+    let mut world = World::new();
+    let folder = world.folder.path().to_owned();
+    std::os::unix::fs::symlink(&folder, folder.join("way")).expect("a link");
+    let (output, identity) = (world.order.output.clone(), world.order.identity.clone());
+    let by_way = |path: &std::path::Path| folder.join("way").join(path.file_name().expect("a name"));
+    let before = fs::read(&identity).expect("an identity");
+    for (report, other) in [
+        (output.clone(), "output"),
+        (by_way(&output), "output"),
+        (by_way(&identity), "identity"),
+    ] {
+        let done = run(&world, |command| {
+            command.arg("--report").arg(&report);
+        });
+        let said = String::from_utf8_lossy(&done.stderr);
+        let why = format!("report {report:?} is the file of the {other}, which would be lost; name another file");
+        assert!(!done.status.success() && said.contains(&why), "{said}");
+        assert!(!output.exists());
+    }
+    world.order.output = by_way(&identity);
+    let done = run(&world, |_| {});
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(
+        !done.status.success() && said.contains("is the file of the identity, which would be lost"),
+        "{said}"
+    );
+    assert_eq!(fs::read(&identity).expect("an identity"), before);
+}
+
+#[test]
 fn what_a_killed_run_left_behind_is_said_and_left() {
     let world = World::new();
     let left = world.order.output.with_file_name(".bootdisk-aBc123");

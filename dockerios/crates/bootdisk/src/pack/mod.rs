@@ -4,7 +4,8 @@
 //! image ──is a bootdisk? whose identity?──▶ tar, gzip ──▶ blobs ──▶ manifest ──▶ index, oci-layout
 //! ```
 //!
-//! Invariant: the layout follows from the image alone, byte for byte, so its digest can be pinned before it is pushed;
+//! Invariant: in one release of this program the layout follows from the image alone, byte for byte, so its digest can be
+//! pinned before it is pushed (the compressor of another release may write other bytes, and then the digest is another);
 //! under the output's name there is a whole layout or nothing; and an identity is packed only when its serial was said:
 //! whoever pulls the image has it, and every machine of its class shows it.
 //!
