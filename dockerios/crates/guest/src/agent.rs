@@ -1,5 +1,6 @@
 //! The conversation with the collector. Invariants: one report is under way at a time, and news replaces it at once;
-//! the collector hears of the shutdown before the system goes down; nothing of the guest's clock is sent.
+//! the collector hears of the shutdown before the system goes down; nothing of the guest's clock is sent. Whatever goes
+//! wrong, the waits grow until the collector takes a report, and the log holds each trouble once.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -20,6 +21,8 @@ const ANNOUNCEMENT: Duration = Duration::from_secs(5);
 const RETRY_SHUTDOWN: Duration = Duration::from_secs(5);
 /// The config volume is looked for this often while it is not there.
 const RETRY_VOLUME: Duration = Duration::from_secs(2);
+/// The collector may ask for a wait of this at most.
+const LONGEST_ASKED: Duration = Duration::from_secs(60);
 /// Two reports are at least this far apart, however fast the news come.
 const SPACING: Duration = Duration::from_millis(200);
 
@@ -52,6 +55,12 @@ pub struct Agent {
     noted: Option<String>,
     /// How the run before ended.
     before: Option<bool>,
+    /// Outlives a reading of the config volume: a fleet that is refused must not come twice a second.
+    backoff: Backoff,
+    /// The trouble that the log has already.
+    told: String,
+    /// Machine and collector that the log has already.
+    known: Option<(String, String)>,
 }
 
 impl Agent {
@@ -68,6 +77,9 @@ impl Agent {
             machine: String::new(),
             noted: None,
             before: None,
+            backoff: Backoff::default(),
+            told: String::new(),
+            known: None,
         }
     }
 
@@ -85,14 +97,11 @@ impl Agent {
         loop {
             let made = Volume::read(&self.options.config).map_err(|refusal| refusal.to_string());
             let why = match made.and_then(|volume| {
-                tracing::info!(machine = %volume.machine_id, collector = %volume.collector, "config volume read");
-                let machine = volume.machine_id.clone();
-                Client::new(volume).map(|client| (client, machine))
+                let known = (volume.machine_id.clone(), volume.collector.to_string());
+                Client::new(volume).map(|client| (client, known))
             }) {
-                Ok((client, machine)) => {
-                    if self.machine != machine {
-                        (self.machine, self.noted, self.before) = (machine, None, None);
-                    }
+                Ok((client, known)) => {
+                    self.meet(known);
                     return client;
                 }
                 Err(why) => why,
@@ -110,9 +119,19 @@ impl Agent {
         }
     }
 
+    /// Takes in what the config volume says.
+    fn meet(&mut self, known: (String, String)) {
+        if self.known.as_ref() != Some(&known) {
+            tracing::info!(machine = %known.0, collector = %known.1, "config volume read");
+        }
+        if self.machine != known.0 {
+            (self.machine, self.noted, self.before) = (known.0.clone(), None, None);
+        }
+        self.known = Some(known);
+    }
+
     /// Reports until the collector refuses this guest: then the config volume is read again.
     async fn talk(&mut self, client: &mut Client) {
-        let mut backoff = Backoff::default();
         loop {
             self.space_out().await;
             let facts = self.facts.borrow_and_update().clone();
@@ -124,22 +143,42 @@ impl Agent {
             };
             match sent {
                 Ok(reply) => {
-                    backoff.reset();
+                    self.taken();
                     self.obey(reply, client).await;
                 }
                 Err(failure) => {
-                    tracing::warn!("{failure}");
-                    let asked = match &failure {
-                        Failure::Later { wait, .. } => wait.unwrap_or_default(),
-                        _ => Duration::ZERO,
-                    };
-                    tokio::time::sleep(backoff.wait().max(asked.min(Duration::from_secs(60)))).await;
+                    tokio::time::sleep(self.not_taken(&failure)).await;
                     if matches!(failure, Failure::Refused { .. } | Failure::Untrusted(..)) {
                         return;
                     }
                 }
             }
         }
+    }
+
+    /// The collector took a report.
+    fn taken(&mut self) {
+        self.backoff.reset();
+        if !std::mem::take(&mut self.told).is_empty() {
+            tracing::info!("the collector takes reports again");
+        }
+    }
+
+    /// It did not; how long to wait now.
+    fn not_taken(&mut self, failure: &Failure) -> Duration {
+        let asked = match failure {
+            Failure::Later { wait, .. } => wait.unwrap_or_default(),
+            _ => Duration::ZERO,
+        };
+        let wait = self.backoff.wait().max(asked.min(LONGEST_ASKED));
+        let (why, seconds) = (failure.to_string(), wait.as_secs_f64());
+        if why == self.told {
+            tracing::debug!("{why}; trying again in {seconds:.1} s");
+        } else {
+            tracing::warn!("{why}; trying again in {seconds:.1} s");
+            self.told = why;
+        }
+        wait
     }
 
     /// Notes, once, that this boot of the machine runs, and learns how the one before ended.

@@ -108,6 +108,18 @@ async fn a_certificate_for_another_name_is_refused() {
 }
 
 #[tokio::test]
+async fn a_collector_behind_an_address_that_its_certificate_does_not_know_is_believed_by_the_name_of_the_volume() {
+    let name = "dockerios-collector.dockerios-system.svc";
+    let (pki, desk) = (Pki::new(name, |_| {}), Desk::with(&[ONE]));
+    let collector = serve(&pki, &desk, 0, long_held()).await;
+    let mut guest = GuestSystem::new(ONE, ONE, collector.address, &pki.ca);
+    guest.put("volume/server-name", name);
+    guest.put("probe/stage", "Ready");
+    guest.boot(&[]);
+    desk.latest(ONE, "Ready", |g| g.ready).await;
+}
+
+#[tokio::test]
 async fn a_guest_whose_clock_is_off_by_years_still_reports() {
     for year in [2000, 2090] {
         let pki = Pki::new("127.0.0.1", |leaf| {
@@ -138,6 +150,44 @@ async fn a_guest_with_the_token_of_another_machine_is_refused_with_the_reason() 
     // the right token arrives on the volume: no restart is needed
     guest.put("volume/token", &world::key().token(ONE));
     desk.until(ONE, "a record", |records| !records.is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_guest_that_is_refused_again_and_again_comes_ever_more_seldom_and_its_log_says_so_once() {
+    let (pki, desk) = (Pki::plain(), Desk::with(&[ONE, TWO]));
+    let collector = serve(&pki, &desk, 0, long_held()).await;
+    let mut guest = GuestSystem::new(ONE, TWO, collector.address, &pki.ca);
+    guest.boot(&[]);
+    // as long as it looks at the config volume anew between them
+    let waits = loop {
+        let log = guest.until("log", "refused (403): ").await;
+        let refused = log.lines().filter(|line| line.contains("refused (403): "));
+        let waits: Vec<f64> = refused
+            .filter_map(|line| {
+                line.rsplit_once("; trying again in ")?
+                    .1
+                    .strip_suffix(" s")?
+                    .parse()
+                    .ok()
+            })
+            .collect();
+        if waits.len() >= 3 {
+            break waits;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    };
+    // half a second, doubled each time, of which the upper half
+    assert!(waits[0] <= 0.5 && waits[2] >= 1.0, "{waits:?}");
+    let log = guest.text("log");
+    let said = |level: &str, words: &str| {
+        log.lines()
+            .filter(|line| line.contains(level) && line.contains(words))
+            .count()
+    };
+    assert_eq!(said("WARN", "refused (403): "), 1, "{log}");
+    assert_eq!(said("INFO", "config volume read"), 1, "{log}");
+    guest.put("volume/token", &world::key().token(ONE));
+    guest.until("log", "the collector takes reports again").await;
 }
 
 #[tokio::test]
