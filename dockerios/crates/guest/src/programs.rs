@@ -2,7 +2,7 @@
 //! know no workload. Invariant: at most as many as the protocol takes, each name once.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -61,17 +61,24 @@ impl Wanted {
     }
 
     /// The bundles that are there, by name. A directory that is not there has none.
-    fn bundles(&self, root: &Path) -> Vec<PathBuf> {
+    fn bundles(&self, root: &Path) -> Result<Vec<PathBuf>, String> {
         let below = self.directory.strip_prefix("/").unwrap_or(&self.directory);
-        let Ok(entries) = fs::read_dir(root.join(below)) else {
-            return Vec::new();
+        // a user's folder is closed to daemons, root's too, unless macOS was told otherwise
+        let cannot = |e: io::Error| format!("{}: cannot be read: {e}", self.directory.display());
+        let entries = match fs::read_dir(root.join(below)) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(cannot(e)),
         };
-        let fitting = entries
-            .flatten()
-            .filter(|e| e.file_name().to_str().is_some_and(|name| self.fits(name)));
-        let mut found: Vec<PathBuf> = fitting.map(|e| e.path()).collect();
+        let mut found = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(cannot)?;
+            if entry.file_name().to_str().is_some_and(|name| self.fits(name)) {
+                found.push(entry.path());
+            }
+        }
         found.sort();
-        found
+        Ok(found)
     }
 }
 
@@ -79,7 +86,10 @@ impl Wanted {
 pub fn versions(root: &Path, wanted: &[Wanted], troubles: &mut Vec<String>) -> Vec<Software> {
     let mut found: Vec<Software> = Vec::new();
     for wanted in wanted {
-        let bundles = wanted.bundles(root);
+        let bundles = wanted.bundles(root).unwrap_or_else(|trouble| {
+            troubles.push(trouble);
+            Vec::new()
+        });
         let several = bundles.len() > 1;
         for bundle in bundles {
             let name = match bundle.file_stem() {
@@ -140,5 +150,22 @@ mod tests {
             let said = text.parse::<Wanted>().expect_err(text);
             assert!(said.contains("write NAME=/absolute/path"), "{said}");
         }
+    }
+    #[test]
+    fn a_directory_that_cannot_be_read_is_said_and_one_that_is_not_there_is_not() {
+        let root = tempfile::tempdir().expect("a directory");
+        fs::write(root.path().join("Applications"), "").expect("a file");
+        let of = |text: &str| {
+            let mut troubles = Vec::new();
+            let found = versions(root.path(), &[text.parse().expect("a program")], &mut troubles);
+            assert_eq!(found, []);
+            troubles
+        };
+        let said = of("Tool=/Applications/Tool.app");
+        assert!(
+            matches!(&said[..], [one] if one.starts_with("/Applications: cannot be read: ")),
+            "{said:?}"
+        );
+        assert_eq!(of("Tool=/Absent/Tool.app"), Vec::<String>::new());
     }
 }

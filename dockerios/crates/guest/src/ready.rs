@@ -4,7 +4,8 @@
 //! Each executable of the directory (`/usr/local/lib/dockerios/ready.d` in a macOS guest) runs as the agent's user,
 //! in the order of the names, with the variable `DOCKERIOS_STAGE`; exit status 0 within ten seconds is a yes. Hidden
 //! files and files that are not executable are passed over. A file that its group or everybody may write, or that belongs
-//! to somebody else, is a no, and so is a directory: whoever may change it would become root. Where there is no check, the stage decides: [`WithoutChecks`].
+//! to somebody else, is a no, and so is a directory: whoever may change it would become root. Where there is no check,
+//! the stage decides: [`WithoutChecks`].
 
 use std::{
     fs, io,
@@ -79,18 +80,51 @@ impl Readiness {
     }
 
     async fn ask(&self, check: &Path, stage: Stage) -> Result<(), String> {
-        let child = tokio::process::Command::new(check)
+        let cannot = |e: io::Error| format!("cannot be run: {e}");
+        let mut child = tokio::process::Command::new(check)
             .env("DOCKERIOS_STAGE", stage.as_str())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
+            .process_group(0)
             .kill_on_drop(true)
-            .status();
-        match tokio::time::timeout(self.patience, child).await {
+            .spawn()
+            .map_err(cannot)?;
+        let group = Group::of(&child);
+        let answer = tokio::time::timeout(self.patience, child.wait()).await;
+        if let Ok(Ok(_)) = answer {
+            group.ended();
+        }
+        match answer {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => Err(format!("says no ({status})")),
-            Ok(Err(e)) => Err(format!("cannot be run: {e}")),
+            Ok(Err(e)) => Err(cannot(e)),
             Err(_) => Err(format!("gave no answer within {} s", self.patience.as_secs())),
+        }
+    }
+}
+
+/// A check with all that it started. Dropped before the check has ended, it is killed whole: a script that waits for a
+/// program of its own would otherwise leave that behind, one more in each round.
+struct Group(Option<rustix::process::Pid>);
+
+impl Group {
+    fn of(child: &tokio::process::Child) -> Self {
+        let leader = child.id().and_then(|id| i32::try_from(id).ok());
+        Self(leader.and_then(rustix::process::Pid::from_raw))
+    }
+
+    /// The check has ended; from now on its number may be another's.
+    fn ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(leader) = self.0 {
+            // gone already: nothing is left to do
+            let _ = rustix::process::kill_process_group(leader, rustix::process::Signal::KILL);
         }
     }
 }

@@ -9,6 +9,9 @@ use tempfile::TempDir;
 /// A script that is written while another test starts a process cannot be run for a moment ("text file busy").
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
+/// The flag of open(2) that makes a read return at once.
+const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+
 fn check(directory: &Path, name: &str, body: &str, mode: u32) {
     let path = directory.join(name);
     fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("a file");
@@ -76,6 +79,40 @@ async fn with_checks_they_alone_decide_and_a_no_is_named() {
             Some(why) => assert!(reason.as_deref().is_some_and(|r| r.contains(why)), "{reason:?}"),
         }
     }
+}
+
+/// The end of the pipe that is read stays open only as long as somebody has the other.
+#[tokio::test]
+async fn a_check_that_gave_no_answer_leaves_nothing_running_that_it_started() {
+    let _alone = ALONE.lock().await;
+    let d = TempDir::new().expect("a directory");
+    let pipe = TempDir::new().expect("a directory");
+    let pipe = pipe.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo").success());
+    check(
+        d.path(),
+        "10-hangs",
+        &format!("sleep 3600 >{} &\nwait", pipe.display()),
+        0o755,
+    );
+    let mut end = fs::OpenOptions::new();
+    let mut end = std::os::unix::fs::OpenOptionsExt::custom_flags(end.read(true), NONBLOCK)
+        .open(&pipe)
+        .expect("the pipe's end");
+    let mut readiness = Readiness::new(d.path().to_owned(), WithoutChecks::Never);
+    readiness.patience = Duration::from_secs(2);
+    let (stage, why) = readiness.judge(LoginWindow).await;
+    assert_eq!(stage, LoginWindow);
+    assert!(why.expect("a reason").contains("10-hangs: gave no answer within 2 s"));
+    let closed = async {
+        // an error says that somebody has the other end, and that nothing was written yet
+        while std::io::Read::read(&mut end, &mut [0]).is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let gone = tokio::time::timeout(Duration::from_secs(60), closed).await;
+    assert!(gone.is_ok(), "what the check started runs on");
 }
 
 #[tokio::test]
