@@ -1,7 +1,12 @@
-//! Pages that promise something about the sources: docs/constraints.md names tests and places, docs/seams.md lists the
-//! eight open seams. A test that was renamed, a place that moved or a seam that went missing is a finding.
+//! What the pages promise: docs/constraints.md names tests and places, docs/seams.md lists the eight open seams; every
+//! page says where Apple's licence stands, is in docs/SUMMARY.md, and links to what there is. A test that was renamed, a
+//! place that moved, a seam or a page that went missing is a finding.
 
-use std::{collections::HashSet, fs, path::Path};
+use std::{
+    collections::HashSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result};
 
@@ -20,6 +25,12 @@ const SEAMS: [&str; 8] = [
     "APFS on Linux",
 ];
 
+/// The contents of the book.
+const SUMMARY: &str = "docs/SUMMARY.md";
+
+/// Short records of decisions: their index says it for them.
+const DECISIONS: &str = "docs/adr/0";
+
 /// What a row says that names no test.
 const NOT_SHOWN: &str = "not shown here: ";
 
@@ -32,7 +43,63 @@ pub(crate) fn findings() -> Result<Vec<String>> {
     let there = |path: &str| root().join(path).exists();
     let mut findings = constraints(&read("docs/constraints.md")?, &tests, there);
     findings.extend(seams(&read("docs/seams.md")?, there));
+    let summary = read(SUMMARY)?;
+    for page in markdown(&root())? {
+        let text = read(&page)?;
+        findings.extend(linked(&page, &text, there));
+        findings.extend(licensed(&page, &text));
+        findings.extend(in_the_book(&page, &summary));
+    }
     Ok(findings)
+}
+
+/// Every page, by its path below the workspace: the book, and what lies at the root and in the crates.
+fn markdown(root: &Path) -> Result<Vec<String>> {
+    let mut folders = vec![root.to_owned(), root.join("docs"), root.join("docs/adr")];
+    for entry in fs::read_dir(root.join("crates")).context("crates")? {
+        folders.push(entry?.path());
+    }
+    let mut pages = Vec::new();
+    for folder in folders.iter().filter(|folder| folder.is_dir()) {
+        for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+            let path: PathBuf = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                let below = path.strip_prefix(root).unwrap_or(&path);
+                pages.push(below.to_string_lossy().into_owned());
+            }
+        }
+    }
+    pages.sort();
+    Ok(pages)
+}
+
+/// Links of a page to files that are not there.
+fn linked(page: &str, text: &str, there: impl Fn(&str) -> bool) -> Vec<String> {
+    let folder = Path::new(page).parent().unwrap_or(Path::new(""));
+    let targets = links(text).into_iter().filter(|link| !link.contains("://"));
+    let files = targets
+        .filter_map(|link| link.split('#').next())
+        .filter(|link| !link.is_empty());
+    files
+        .filter(|link| !there(&folder.join(link).to_string_lossy()))
+        .map(|link| format!("{page}: links to {link}, which is not there"))
+        .collect()
+}
+
+/// A page that says nothing of Apple's licence.
+fn licensed(page: &str, text: &str) -> Option<String> {
+    let says = ["Apple's licence", "Apple's agreement", "Apple's software licence"];
+    // broken anywhere
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let silent = page != SUMMARY && !page.starts_with(DECISIONS) && !says.iter().any(|words| text.contains(words));
+    silent.then(|| format!("{page}: does not say that macOS off Apple hardware is outside Apple's licence"))
+}
+
+/// A page of the book that its contents do not lead to.
+fn in_the_book(page: &str, summary: &str) -> Option<String> {
+    let below = page.strip_prefix("docs/").filter(|_| page != SUMMARY)?;
+    let lost = !summary.contains(&format!("({below})"));
+    lost.then(|| format!("{page}: is not in {SUMMARY}"))
 }
 
 /// Names of the functions in a source.
@@ -199,5 +266,25 @@ mod tests {
         assert!(seams(&seams_page(&SEAMS), |_| false)[0].contains("links to no page"));
         let silent = seams_page(&SEAMS).replace("licence.md", "x.md");
         assert!(seams(&silent, |_| true)[0].contains("does not link to the licence"));
+    }
+    #[test]
+    fn a_link_to_a_page_that_is_gone_is_found_from_where_it_stands() {
+        let there = |path: &str| ["docs/a.md", "docs/adr/../a.md"].contains(&path);
+        let text = "[a](a.md#part) [b](b.md) [far](https://example.com/x) [here](#part)";
+        let found = linked("docs/page.md", text, there);
+        assert_eq!(found, ["docs/page.md: links to b.md, which is not there"]);
+        assert_eq!(linked("docs/adr/page.md", "[a](../a.md)", there), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_page_that_is_silent_on_the_licence_or_not_in_the_book_is_found() {
+        let silent = licensed("docs/page.md", "macOS runs").expect("silent");
+        assert!(silent.contains("docs/page.md: does not say"), "{silent}");
+        assert_eq!(licensed("docs/page.md", "is outside Apple's\nlicence"), None);
+        assert_eq!(licensed("docs/adr/0009-x.md", "we do"), None);
+        let lost = in_the_book("docs/page.md", "- [A](a.md)").expect("lost");
+        assert_eq!(lost, "docs/page.md: is not in docs/SUMMARY.md");
+        assert_eq!(in_the_book("docs/a.md", "- [A](a.md)"), None);
+        assert_eq!(in_the_book("README.md", ""), None);
     }
 }
