@@ -73,7 +73,7 @@ impl Credentials {
     /// The key of a Secret of type `kubernetes.io/dockerconfigjson` under which what is read here lies.
     pub const SECRET_KEY: &str = ".dockerconfigjson";
 
-    /// Reads `.dockerconfigjson`. What it says of registries that nobody asks may be of any kind.
+    /// Reads `.dockerconfigjson`: every entry, also those of registries that nobody asks here.
     ///
     /// # Errors
     /// When it is not JSON of that form, or an entry cannot be used; never with a password in the words.

@@ -57,6 +57,8 @@ pub const MAX_CONFIG: u64 = 1 << 20;
 pub const MAX_NVRAM: u64 = 256 << 20;
 /// Most raw bytes of a chunk (Tart's own).
 pub const MAX_CHUNK: u64 = 512 << 20;
+/// Disks come in whole sectors of this many bytes (of `VZDiskImageStorageDeviceAttachment`).
+pub const SECTOR: u64 = 512;
 /// Longest disk, in bytes: more than any Mac has that is leased.
 pub const MAX_DISK: u64 = 16 << 40;
 
@@ -220,6 +222,11 @@ impl Golden {
         layers.iter().try_for_each(known)?;
         let chunks = chunks(layers)?;
         let disk_bytes = chunks.last().map_or(0, |last| last.offset + last.raw_size);
+        if !disk_bytes.is_multiple_of(SECTOR) {
+            return Err(wrong(format!(
+                "its disk has {disk_bytes} bytes, and a disk comes in whole sectors of {SECTOR}; push it again"
+            )));
+        }
         if let Some(said) = manifest.annotations.get(DISK_SIZE)
             && said.parse() != Ok(disk_bytes)
         {
@@ -227,10 +234,14 @@ impl Golden {
                 "its chunks are {disk_bytes} bytes of disk, annotation {DISK_SIZE} says {said:.24}"
             )));
         }
+        let (config, nvram) = (only(CONFIG, MAX_CONFIG)?, only(NVRAM, MAX_NVRAM)?);
+        if nvram.size == 0 {
+            return Err(wrong("its auxiliary storage is empty, and no Mac starts without one; push it again"));
+        }
         Ok(Golden {
             image_config: manifest.config.blob(MAX_CONFIG)?,
-            config: only(CONFIG, MAX_CONFIG)?,
-            nvram: only(NVRAM, MAX_NVRAM)?,
+            config,
+            nvram,
             disk_bytes,
             chunks,
             facts: Facts::read(&manifest.annotations)?,

@@ -55,7 +55,7 @@ fn an_image_of_somebody_elses_that_says_nothing_of_its_contents_is_a_golden_too(
 #[test]
 fn a_manifest_that_is_no_golden_is_refused_with_the_reason() {
     type Spoil = fn(&mut Value);
-    let cases: [(Spoil, &str); 12] = [
+    let cases: [(Spoil, &str); 14] = [
         (|m| m["layers"][2]["mediaType"] = OVERLAY.into(), "ASIF overlays"),
         (|m| m["layers"][2]["mediaType"] = "application/vnd.cirruslabs.tart.disk.v1".into(), "only application/vnd"),
         (|m| m["layers"][2]["mediaType"] = "application/vnd.oci.image.layer.v1.tar".into(), "no macOS golden has"),
@@ -64,6 +64,8 @@ fn a_manifest_that_is_no_golden_is_refused_with_the_reason() {
         (|m| m["layers"][0]["mediaType"] = NVRAM.into(), "no layer application/vnd.cirruslabs.tart.config.v1"),
         (|m| m["layers"][1]["annotations"][RAW_SIZE] = "536870913".into(), "must be 1 to 536870912"),
         (|m| m["layers"][1]["annotations"][RAW_SIZE] = "-1".into(), "must be 1 to"),
+        (|m| m["layers"][2]["annotations"][RAW_SIZE] = "4095".into(), "whole sectors of 512"),
+        (|m| m["layers"][3]["size"] = 0.into(), "its auxiliary storage is empty"),
         (|m| m["layers"][1]["size"] = (2_u64 << 30).into(), "at most"),
         (|m| m["layers"][1]["digest"] = "sha256:../../etc".into(), "is no sha256 digest"),
         (|m| m["annotations"][DISK_SIZE] = "7".into(), "says 7"),

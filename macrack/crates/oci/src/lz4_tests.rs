@@ -138,16 +138,4 @@ proptest! {
         });
         prop_assert!(given <= expected);
     }
-
-    #[test]
-    fn a_flipped_bit_never_gives_other_bytes_unnoticed_beyond_the_digest(at in 0usize..2000, bit in 0u8..8) {
-        // LZ4 has no checksum of its own: what the framing lets through, the digest of the chunk must catch
-        let raw = text(50_000, 9);
-        let mut stream = encoded(&raw, 50_000);
-        let at = at % stream.len();
-        stream[at] ^= 1 << bit;
-        if let Ok(found) = decoded(&stream, 50_000, 1000) {
-            prop_assert!(found == raw || crate::digest::of(&found) != crate::digest::of(&raw));
-        }
-    }
 }

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use crate::client::Client;
 use crate::digest::{self, Hasher};
 use crate::error::Error;
-use crate::layout::{Blob, Chunk, Facts, Golden, MAX_CHUNK, MAX_NVRAM, image_config};
+use crate::layout::{Blob, Chunk, Facts, Golden, MAX_CHUNK, MAX_NVRAM, SECTOR, image_config};
 use crate::lz4::Encoder;
 use crate::pull::{Observer, blocking};
 use crate::reference::{Reference, Target};
@@ -81,10 +81,9 @@ pub async fn push(
     let (disk, before) = open(&bundle.disk)?;
     let (aux, aux_meta) = open(&bundle.aux)?;
     let disk_bytes = before.len();
-    // of Virtualization.framework: disk images are whole sectors
-    if disk_bytes == 0 || !disk_bytes.is_multiple_of(512) {
+    if disk_bytes == 0 || !disk_bytes.is_multiple_of(SECTOR) {
         return Err(Error::Invalid(format!(
-            "{} has {disk_bytes} bytes; a disk is a multiple of 512, and not empty",
+            "{} has {disk_bytes} bytes; a disk is a multiple of {SECTOR}, and not empty",
             bundle.disk.display()
         )));
     }

@@ -8,6 +8,10 @@ use hyper::body::Incoming;
 
 use crate::error::Error;
 
+/// How many times as long as a connection may be silent something small may take: with the default, two minutes for the
+/// longest manifest.
+const SMALL: u32 = 4;
+
 /// The rest of an answer.
 pub struct Body {
     inner: Incoming,
@@ -42,18 +46,24 @@ impl Body {
         }
     }
 
-    /// All of it, at most `most` bytes.
+    /// All of it, at most `most` bytes. It is small, so it comes in [`SMALL`] times the patience with a silent connection,
+    /// or not at all: one that gives a byte now and then is never silent.
     ///
     /// # Errors
-    /// As [`Body::next`], and when there is more.
+    /// As [`Body::next`], when there is more, and when it does not come in time.
     pub async fn whole(mut self, what: &str, most: u64) -> Result<Vec<u8>, Error> {
-        let mut whole = Vec::new();
-        while let Some(bytes) = self.next(what).await? {
-            if (whole.len() + bytes.len()) as u64 > most {
-                return Err(Error::NotAGolden(format!("{what}: more than {most} bytes came")));
+        let patience = self.stall.saturating_mul(SMALL);
+        let whole = async {
+            let mut whole = Vec::new();
+            while let Some(bytes) = self.next(what).await? {
+                if (whole.len() + bytes.len()) as u64 > most {
+                    return Err(Error::NotAGolden(format!("{what}: more than {most} bytes came")));
+                }
+                whole.extend_from_slice(&bytes);
             }
-            whole.extend_from_slice(&bytes);
-        }
-        Ok(whole)
+            Ok(whole)
+        };
+        let late = || Error::transient(what, format!("it did not come whole in {} s", patience.as_secs()));
+        tokio::time::timeout(patience, whole).await.unwrap_or_else(|_| Err(late()))
     }
 }

@@ -37,6 +37,9 @@ pub use body::Body;
 use send::Request;
 use url::Origin;
 
+/// How often something is fetched anew at one place when what came was wrong.
+pub(crate) const RESTARTS: u32 = 1;
+
 /// How registries are reached.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -355,24 +358,39 @@ impl Client {
         Err(last.unwrap_or_else(|| Error::Invalid(format!("{:?} is no registry", reference.registry()))))
     }
 
+    /// All of it from one place. What was cut on its way is asked for again, within the one budget of tries, and what
+    /// came wrong is asked for once more.
     async fn small_from(&self, origin: &Origin, reference: &Reference, asked: &Small) -> Result<Vec<u8>, Error> {
+        let (mut tries, mut restarts) = (self.tries(), 0);
+        loop {
+            match self.small_once(origin, reference, asked, &mut tries).await {
+                Err(Error::NotAGolden(why)) if restarts < RESTARTS => {
+                    restarts += 1;
+                    tracing::warn!(why, "fetched anew");
+                }
+                Err(error @ Error::Transient { .. }) => tries.wait(error, "all of it is asked for again").await?,
+                ended => return ended,
+            }
+        }
+    }
+
+    async fn small_once(
+        &self,
+        origin: &Origin,
+        reference: &Reference,
+        asked: &Small,
+        tries: &mut Tries,
+    ) -> Result<Vec<u8>, Error> {
         let uri = origin.uri(reference.path(), &format!("{}/{}", asked.kind, asked.digest));
         let mut request = Request::get(&asked.what, uri, scope(origin, reference.path(), false));
         request.headers.extend(asked.accept.clone().map(|accept| (header::ACCEPT, accept)));
-        let bytes = self.whole(origin, request, asked.most).await?;
-        checked(&asked.what, &asked.digest, bytes)
-    }
-
-    /// The body of a successful answer.
-    async fn whole(&self, origin: &Origin, request: Request<'_>, most: u64) -> Result<Vec<u8>, Error> {
-        let what = request.what.to_owned();
-        let response = self.send(origin, request, &mut self.tries()).await?;
+        let response = self.send(origin, request, tries).await?;
         let status = response.status();
         let body = Body::new(response.into_body(), self.options.stall);
         match status {
-            StatusCode::OK => body.whole(&what, most).await,
-            StatusCode::NOT_FOUND => Err(Error::NotFound(what)),
-            status => Err(refused(&what, status, body).await),
+            StatusCode::OK => checked(&asked.what, &asked.digest, body.whole(&asked.what, asked.most).await?),
+            StatusCode::NOT_FOUND => Err(Error::NotFound(asked.what.clone())),
+            status => Err(refused(&asked.what, status, body).await),
         }
     }
 }

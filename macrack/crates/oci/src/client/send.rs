@@ -54,13 +54,15 @@ impl Client {
         request: Request<'_>,
         tries: &mut Tries,
     ) -> Result<Response<Incoming>, Error> {
-        let mut asked_again = false;
+        let mut proved = false;
         loop {
             let error = match self.follow(origin, &request).await {
-                Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED && !asked_again => {
-                    asked_again = true;
+                Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED && !proved => {
                     match self.prove(origin, &request, answer).await {
-                        Ok(()) => continue,
+                        Ok(()) => {
+                            proved = true;
+                            continue;
+                        }
                         Err(error) => error,
                     }
                 }
@@ -76,6 +78,8 @@ impl Client {
                 return Err(error);
             }
             tries.wait(error, "tried again").await?;
+            // a token server may have been busy, and a token may have run out meanwhile
+            proved = false;
         }
     }
 

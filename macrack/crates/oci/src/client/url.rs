@@ -60,7 +60,9 @@ pub(crate) fn is_loopback(host: &str) -> bool {
 
 /// Whether credentials may be sent there.
 pub(crate) fn is_safe(uri: &Uri, insecure: &BTreeSet<String>) -> bool {
-    let host = uri.authority().map_or("", |authority| authority.as_str());
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    // what stands before an @ is a name and a password, and may look like a host
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     uri.scheme_str() == Some("https") || is_loopback(host) || insecure.contains(host)
 }
 
@@ -114,6 +116,23 @@ mod tests {
             assert_eq!(Origin::of(registry, &insecure).name(), base);
         }
         assert!(is_loopback("[::1]:5000") && !is_loopback("[::2]:5000"));
+    }
+
+    #[test]
+    fn credentials_go_over_plain_http_only_to_the_host_behind_a_name_that_looks_like_this_machine() {
+        let insecure = BTreeSet::from(["lab.example:5000".to_owned()]);
+        for (place, safe) in [
+            ("https://r.example/token", true),
+            ("http://r.example/token", false),
+            ("http://localhost:5001/token", true),
+            ("http://lab.example:5000/token", true),
+            ("http://me@lab.example:5000/token", true),
+            ("http://localhost:x@r.example/token", false),
+            ("http://localhost@r.example/token", false),
+            ("http://lab.example:5000@r.example/token", false),
+        ] {
+            assert_eq!(is_safe(&place.parse().unwrap(), &insecure), safe, "{place}");
+        }
     }
 
     #[test]

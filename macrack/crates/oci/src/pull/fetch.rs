@@ -2,13 +2,10 @@
 
 use super::worker::{Fault, Worker};
 use super::{Job, Pull};
-use crate::client::{Body, Opened, refused};
+use crate::client::{Body, Opened, RESTARTS, refused};
 use crate::error::Error;
 use crate::resume::{Local, Verdict, judge};
 use crate::retry::Tries;
-
-/// How often a blob is begun anew at one place when what came was wrong.
-const RESTARTS: u32 = 1;
 
 /// How reading an answer ended.
 enum Read {
@@ -28,7 +25,10 @@ struct Fetch<'a> {
     worker: Option<Worker>,
     place: usize,
     restarts: u32,
-    /// Tries since bytes last came, of the requests too.
+    /// The most bytes of it that were here at once, since it was last begun anew.
+    farthest: u64,
+    /// Tries since it last came farther than that, of the requests too. Bytes that merely come again do not count: a
+    /// place that heeds no ranges and cuts every answer would be asked for ever.
     tries: Tries,
 }
 
@@ -36,8 +36,8 @@ impl Pull {
     /// Fetches a blob into its region.
     pub(super) async fn fetch(&self, job: Job) -> Result<(), Error> {
         let local = Local { have: 0, total: job.blob.size, etag: None };
-        let mut fetch =
-            Fetch { pull: self, job, local, worker: None, place: 0, restarts: 0, tries: self.client.tries() };
+        let tries = self.client.tries();
+        let mut fetch = Fetch { pull: self, job, local, worker: None, place: 0, restarts: 0, farthest: 0, tries };
         loop {
             match fetch.try_once().await {
                 Ok(true) => return Ok(()),
@@ -52,7 +52,7 @@ impl Pull {
                     }
                     tracing::debug!(blob = fetch.job.blob.digest, %error, "the next place is asked");
                     fetch.place += 1;
-                    fetch.restarts = 0;
+                    (fetch.restarts, fetch.farthest) = (0, 0);
                     fetch.tries.renew();
                 }
             }
@@ -101,7 +101,10 @@ impl Fetch<'_> {
                         return Read::Broken;
                     }
                     self.local.have += size;
-                    self.tries.renew();
+                    if self.local.have > self.farthest {
+                        self.farthest = self.local.have;
+                        self.tries.renew();
+                    }
                 }
                 Ok(None) if self.local.have == self.local.total => return Read::Whole,
                 Ok(None) => {
@@ -135,6 +138,7 @@ impl Fetch<'_> {
     /// Begins anew from nothing, as often as that may help.
     async fn restart(&mut self, why: &str) -> Result<(), Error> {
         self.reset().await;
+        self.farthest = 0;
         self.restarts += 1;
         if self.restarts > RESTARTS {
             return Err(Error::NotAGolden(format!("{}: {why}; so it was twice", self.what())));

@@ -1,6 +1,7 @@
 //! Bearer tokens, by a token server that is made here, for a registry that checks them.
 
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use base64::Engine;
@@ -120,6 +121,34 @@ async fn a_registry_that_wants_tokens_gets_them_from_its_token_server_and_a_refu
     }
     let refused = bench.push(&with(&address, "reader", "read")).await.unwrap_err();
     assert!(matches!(refused, Error::Denied { .. }), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_server_that_is_busy_is_asked_again_and_the_pull_secret_is_not_blamed() {
+    let tokens = TokenServer::start().await;
+    let behind = tokens.realm.trim_start_matches("http://").trim_end_matches("/token").to_owned();
+    let busy = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let down = Arc::new(AtomicBool::new(false));
+    let is_down = down.clone();
+    let front = Proxy::start(&behind, move |_, before| match before == 1 || is_down.load(Ordering::SeqCst) {
+        true => Fate::Answer(busy.to_owned()),
+        false => Fate::Pass,
+    })
+    .await;
+    let mut options = tokens.options();
+    if let Some(tokens) = &mut options.tokens {
+        tokens.realm = format!("http://{}/token", front.address);
+    }
+    let bench = Bench::with(options).await;
+    let address = bench.registry.address().to_owned();
+    // the first token is the push's; the pull's first request for one finds it busy
+    let pushed = bench.push(&with(&address, "writer", "write")).await.unwrap();
+    assert_eq!(front.asked().len(), 1, "the premise: one token for a push");
+    pull(&with(&address, "reader", "read"), &pushed.reference, &bench.place("pulled")).await.unwrap();
+
+    down.store(true, Ordering::SeqCst);
+    let away = pull(&with(&address, "reader", "read"), &pushed.reference, &bench.place("away")).await.unwrap_err();
+    assert!(matches!(&away, Error::Transient { why, .. } if why.contains("token server answers 503")), "{away}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,8 +18,12 @@ pub(crate) enum Fate {
     Answer(String),
     /// The request's `Range` is not heeded.
     NoRange,
+    /// Neither is it here, and the connection is cut after so many bytes of the answer's body.
+    NoRangeCutAfter(usize),
     /// Nothing comes at all.
     Silence,
+    /// An answer of so many bytes, one each twentieth of a second.
+    Drip(usize),
 }
 
 /// A request as it came.
@@ -96,12 +100,21 @@ async fn serve(
             tokio::time::sleep(std::time::Duration::from_secs(60)).await;
             return Ok(());
         }
+        Fate::Drip(length) => {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+            client.write_all(head.as_bytes()).await?;
+            for _ in 0..*length {
+                client.write_all(b"{").await?;
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+            return client.shutdown().await;
+        }
         _ => {}
     }
     let mut server = TcpStream::connect(upstream).await?;
     let dropped = |line: &&str| {
         let name = line.split(':').next().unwrap_or_default().to_ascii_lowercase();
-        name != "connection" && !(matches!(fate, Fate::NoRange) && name == "range")
+        name != "connection" && !(matches!(fate, Fate::NoRange | Fate::NoRangeCutAfter(_)) && name == "range")
     };
     let lines: Vec<&str> = asked.head.trim_end().lines().filter(dropped).collect();
     server.write_all(format!("{}\r\nConnection: close\r\n\r\n", lines.join("\r\n")).as_bytes()).await?;
@@ -128,7 +141,7 @@ async fn serve(
         {
             body[at - passed] ^= 1;
         }
-        if let Fate::CutAfter(most) = fate
+        if let Fate::CutAfter(most) | Fate::NoRangeCutAfter(most) = fate
             && passed + body.len() >= most
         {
             client.write_all(&body[..most - passed]).await?;
