@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Parser;
 use kube::Config;
-use macrack_operator::{Options, admission::terminated, clock::Clock, decide, image_store::StoreArgs};
+use macrack_operator::{
+    Options, admission::terminated, both, clock::Clock, decide, image_store::StoreArgs, serving::api_server_host,
+};
 
 /// Leases dedicated Macs to the tenants of a cluster and runs their macOS VMs.
 ///
@@ -36,19 +38,22 @@ async fn main() -> Result<()> {
         .init();
     let args = Args::parse();
     let config = Config::infer().await.context("no API server: run in a cluster, or set KUBECONFIG")?;
+    let api_server = api_server_host(&config);
     let client = macrack_thin::connect(config).context("the credentials are not usable")?;
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "operator".into());
     let identity = args.identity.unwrap_or_else(|| format!("{host}-{}", std::process::id()));
-    let webhook = macrack_operator::admission::serve(client.clone(), args.webhook, terminated());
+    let over = tokio::sync::Notify::new();
+    let stop = async {
+        tokio::select! { () = terminated() => {}, () = over.notified() => {} }
+    };
+    let serving = macrack_operator::admission::serve(client.clone(), args.webhook, stop);
     let options = Options {
         clock: Clock::new(client.clone()),
         store: args.store.open(client.clone())?,
         identity: Some(identity),
+        api_server,
         audit_log: args.audit_log,
         client,
     };
-    tokio::select! {
-        served = webhook => served,
-        () = decide(options, terminated()) => Ok(()),
-    }
+    both(serving, decide(options, terminated()), &over).await
 }

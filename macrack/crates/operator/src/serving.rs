@@ -4,22 +4,25 @@
 //! Invariant: what is judged is what is signed. The signer reads the request with another parser, so whatever two
 //! parsers could read in two ways is refused.
 
+mod around;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use macrack_api::names;
 use macrack_core::clock::rfc3339;
-use macrack_core::decide::csr::{Content, Facts, Request, SIGNER, Verdict, addresses, decide, of_mac};
+use macrack_core::decide::csr::{Content, Facts, Request, SIGNER, Verdict, decide, of_mac};
 use serde_json::json;
+use tokio::time::Instant;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer;
@@ -27,34 +30,57 @@ use x509_parser::prelude::FromDer;
 use crate::cache::Key;
 use crate::world::World;
 
+pub use around::api_server_host;
+
 /// Where a token says which Node it is bound to.
 const TOKEN_NODE: &str = "authentication.kubernetes.io/node-name";
 /// Around a request's base64 (RFC 7468, section 7).
 const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
 const END: &str = "-----END CERTIFICATE REQUEST-----";
-/// Nodes that are read at once.
-const PAGE: u32 = 500;
+/// Before the API server is asked again what it did not answer.
+const AGAIN: Duration = Duration::from_secs(10);
 
-/// Judges the requests of Macs, for as long as it is polled.
-pub async fn approve(client: Client, world: Arc<World>) {
+/// One request that is not decided.
+struct Waiting {
+    csr: CertificateSigningRequest,
+    /// What was read in it when it came.
+    request: Request,
+    /// What it waits for, as it was last told.
+    told: Option<String>,
+    /// Until when nobody is asked about it.
+    rests: Option<Instant>,
+}
+
+/// What came of judging one.
+enum Outcome {
+    Settled,
+    /// Judged again when anything in the caches changes.
+    Waits(String),
+    /// Judged again after [`AGAIN`]: what the API server did not answer, no cache will tell.
+    Unanswered(String),
+}
+
+/// Judges the requests of Macs, for as long as it is polled. `api_server` is the host by which the operator reaches it
+/// ([`api_server_host`]).
+pub async fn approve(client: Client, world: Arc<World>, api_server: Option<String>) {
     world.whole().await;
-    let (api, nodes): (Api<CertificateSigningRequest>, Api<Node>) = (Api::all(client.clone()), Api::all(client));
+    let api: Api<CertificateSigningRequest> = Api::all(client.clone());
+    let around = around::Around::new(client, api_server);
     let ours = watcher::Config::default().fields(&format!("spec.signerName={SIGNER}"));
     let events = watcher(api.clone(), ours).default_backoff();
     let mut events = std::pin::pin!(events);
-    // each with what was read in it when it came
-    let mut waiting: BTreeMap<String, (CertificateSigningRequest, Request)> = BTreeMap::new();
+    let mut waiting: BTreeMap<String, Waiting> = BTreeMap::new();
     loop {
         // before the caches are looked at: a change meanwhile is then no missed one
         let mut changed = std::pin::pin!(world.changed.notified());
         changed.as_mut().enable();
-        let mut settled = Vec::new();
-        for (name, (csr, request)) in &waiting {
-            if judge((&api, &nodes), &world, csr, request).await {
-                settled.push(name.clone());
+        for (name, mut one) in std::mem::take(&mut waiting) {
+            if one.rests.is_none_or(|until| until <= Instant::now()) && !judged(&api, &around, &world, &mut one).await {
+                continue;
             }
+            waiting.insert(name, one);
         }
-        waiting.retain(|name, _| !settled.contains(name));
+        let rests = waiting.values().filter_map(|one| one.rests).min();
         let again = !waiting.is_empty();
         tokio::select! {
             event = events.next() => match event {
@@ -62,7 +88,7 @@ pub async fn approve(client: Client, world: Arc<World>) {
                     waiting.remove(&csr.name_any());
                     if is_open(&csr) && of_mac(csr.spec.username.as_deref().unwrap_or_default()).is_some() {
                         let request = read(&csr);
-                        waiting.insert(csr.name_any(), (csr, request));
+                        waiting.insert(csr.name_any(), Waiting { csr, request, told: None, rests: None });
                     }
                 }
                 Some(Ok(Event::Delete(csr))) => { waiting.remove(&csr.name_any()); }
@@ -72,6 +98,7 @@ pub async fn approve(client: Client, world: Arc<World>) {
                 None => return,
             },
             () = &mut changed, if again => {}
+            () = tokio::time::sleep_until(rests.unwrap_or_else(Instant::now)), if rests.is_some() => {}
         }
     }
 }
@@ -81,31 +108,47 @@ fn is_open(csr: &CertificateSigningRequest) -> bool {
     csr.status.as_ref().is_none_or(|status| status.conditions.as_ref().is_none_or(Vec::is_empty))
 }
 
-/// Judges one; false when it must be judged again.
-async fn judge(
-    (api, nodes): (&Api<CertificateSigningRequest>, &Api<Node>),
+/// Judges one, and says once what it waits for. Whether it still waits.
+async fn judged(
+    api: &Api<CertificateSigningRequest>,
+    around: &around::Around,
     world: &World,
-    csr: &CertificateSigningRequest,
-    request: &Request,
+    one: &mut Waiting,
 ) -> bool {
+    let (why, rests) = match judge(api, around, world, one).await {
+        Outcome::Settled => return false,
+        Outcome::Waits(why) => (why, None),
+        Outcome::Unanswered(why) => (why, Some(Instant::now() + AGAIN)),
+    };
+    one.rests = rests;
+    if one.told.as_ref() != Some(&why) {
+        tracing::info!(csr = one.csr.name_any(), why, "a request for a serving certificate waits");
+        one.told = Some(why);
+    }
+    true
+}
+
+async fn judge(
+    api: &Api<CertificateSigningRequest>,
+    around: &around::Around,
+    world: &World,
+    Waiting { csr, request, .. }: &Waiting,
+) -> Outcome {
     let name = csr.name_any();
     let mut facts = gather(world, request.clone());
     let mut verdict = decide(&facts);
-    if verdict == Verdict::Approve {
-        verdict = match sharing(nodes, &facts).await {
-            Ok(sharing) => {
-                facts.sharing = sharing;
-                decide(&facts)
-            }
-            Err(error) => Verdict::Wait(format!("the addresses of the other Nodes cannot be read: {error}")),
-        };
+    if verdict == Verdict::LookAround {
+        let own = names::node(of_mac(&request.username).unwrap_or_default());
+        match around.others(&own).await {
+            Ok(others) => facts.others = Some(others),
+            Err(why) => return Outcome::Unanswered(why),
+        }
+        verdict = decide(&facts);
     }
     let (type_, reason, message) = match verdict {
-        Verdict::NotOurs => return true,
-        Verdict::Wait(why) => {
-            tracing::debug!(csr = name, why, "a request for a certificate waits");
-            return false;
-        }
+        Verdict::NotOurs => return Outcome::Settled,
+        Verdict::Wait(why) => return Outcome::Waits(why),
+        Verdict::LookAround => return Outcome::Unanswered("nobody looked who else is in the network".to_owned()),
         Verdict::Approve => {
             ("Approved", "MacRackApproved", "the Mac, its Node and its address are as enrolled".to_owned())
         }
@@ -121,15 +164,15 @@ async fn judge(
         { "op": "test", "path": "/metadata/resourceVersion", "value": csr.resource_version() },
         { "op": "add", "path": "/status/conditions", "value": [condition] },
     ]);
-    let Ok(patch) = serde_json::from_value(patch) else { return true };
+    let Ok(patch) = serde_json::from_value(patch) else { return Outcome::Settled };
     match api.patch_approval(&name, &PatchParams::default(), &Patch::Json::<()>(patch)).await {
         Ok(_) => {
             tracing::info!(csr = name, type_, message, "a request for a serving certificate is decided");
-            true
+            Outcome::Settled
         }
         Err(error) => {
             tracing::warn!(csr = name, %error, "a decision about a certificate was not taken");
-            is_final(&error)
+            if is_final(&error) { Outcome::Settled } else { Outcome::Unanswered(error.to_string()) }
         }
     }
 }
@@ -146,36 +189,9 @@ fn gather(world: &World, request: Request) -> Facts {
     Facts {
         mac_node: world.nodes.get(&Key::cluster(&mac_node)).map(|node| node.as_ref().clone()),
         node: world.kube_nodes.get(&Key::cluster(&own)).map(|node| node.as_ref().clone()),
-        sharing: Vec::new(),
+        others: None,
         request,
     }
-}
-
-/// Who else has an address that the request names. All Nodes are looked at, at the API server itself: the cache holds
-/// the Macs' alone, and with the address of another Node a certificate would answer in that one's place.
-async fn sharing(nodes: &Api<Node>, facts: &Facts) -> kube::Result<Vec<String>> {
-    let named = facts.request.content.as_ref().map(|content| content.addresses.as_slice()).unwrap_or_default();
-    let own = names::node(of_mac(&facts.request.username).unwrap_or_default());
-    let api_server = std::env::var("KUBERNETES_SERVICE_HOST").ok().and_then(|host| host.parse().ok());
-    let mut found: Vec<String> =
-        api_server.filter(|address| named.contains(address)).map(|_| "the API server".to_owned()).into_iter().collect();
-    let mut page = ListParams::default().limit(PAGE);
-    loop {
-        let list = nodes.list(&page).await?;
-        found.extend(
-            list.items.iter().filter(|node| shares(node, &own, named)).map(|n| format!("Node {}", n.name_any())),
-        );
-        match list.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = page.continue_token(&token),
-            None => return Ok(found),
-        }
-    }
-}
-
-fn shares(node: &Node, own: &str, named: &[IpAddr]) -> bool {
-    // simulated Macs share the loopback of one machine
-    let shared = |address: &IpAddr| !address.is_loopback() && named.contains(address);
-    node.name_any() != own && addresses(node).iter().any(shared)
 }
 
 fn read(csr: &CertificateSigningRequest) -> Request {
@@ -323,19 +339,5 @@ mod tests {
             let refused = content(read_in_two_ways.as_bytes()).unwrap_err();
             assert!(refused.contains("one block"), "{why}: {refused}");
         }
-    }
-
-    #[test]
-    fn an_address_of_any_other_node_is_not_a_macs_own() {
-        let node = |name: &str, address: &str| -> Node {
-            serde_json::from_value(json!({ "metadata": { "name": name },
-                "status": { "addresses": [{ "type": "InternalIP", "address": address }] } }))
-            .unwrap()
-        };
-        let named = ["10.0.0.7".parse().unwrap(), "127.0.0.1".parse().unwrap()];
-        assert!(shares(&node("worker-1", "10.0.0.7"), "macrack-x", &named), "it is no Mac, and has its kubelet there");
-        assert!(!shares(&node("macrack-x", "10.0.0.7"), "macrack-x", &named));
-        assert!(!shares(&node("worker-1", "10.0.0.8"), "macrack-x", &named));
-        assert!(!shares(&node("macrack-y", "127.0.0.1"), "macrack-x", &named));
     }
 }

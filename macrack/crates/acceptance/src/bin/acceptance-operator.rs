@@ -15,7 +15,7 @@ use clap::Parser;
 use http::{Method, Request};
 use k8s_openapi::jiff::SignedDuration;
 use kube::{Config, client::ClientBuilder};
-use macrack_operator::{Options, admission, clock::Clock, decide, image_store::StoreArgs};
+use macrack_operator::{Options, admission, clock::Clock, decide, image_store::StoreArgs, serving::api_server_host};
 use tower::{Layer, Service};
 
 #[derive(Parser)]
@@ -47,7 +47,9 @@ async fn main() -> Result<()> {
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .init();
     let args = Args::parse();
-    let plain = macrack_thin::connect(Config::infer().await?)?;
+    let config = Config::infer().await?;
+    let api_server = api_server_host(&config);
+    let plain = macrack_thin::connect(config)?;
     let client = match args.kill_after {
         None => plain.clone(),
         Some(writes) => {
@@ -67,7 +69,7 @@ async fn main() -> Result<()> {
         admission::serve(plain.clone(), args.webhook, admission::terminated()).await
     };
     let store = args.store.open(plain.clone())?;
-    let options = Options { client, clock, store, identity: None, audit_log: args.audit_log };
+    let options = Options { client, clock, store, identity: None, api_server, audit_log: args.audit_log };
     let _ = args.identity;
     tokio::select! {
         served = serve => served,

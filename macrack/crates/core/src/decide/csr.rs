@@ -1,14 +1,18 @@
 //! A serving certificate for one Mac: whether its request is signed.
 //!
-//! Invariant: a certificate is approved for a Mac's own agent, for its own Node and for the one address that the
-//! Node's status names, which no other Node has; what cannot be judged yet waits, everything else is denied with the
-//! reason. Requests of anybody else are nobody's business here.
+//! Invariant: a certificate is approved for a Mac's own agent, for its own Node and for addresses that the Node's status
+//! names and that are known to be nobody else's ([`Others`]); what cannot be judged yet waits, everything else is denied
+//! with the reason. Requests of anybody else are nobody's business here.
+
+mod others;
 
 use core::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use macrack_api::{MacNode, names};
+
+pub use others::{Block, NoBlock, Others};
 
 use crate::seen::Seen;
 
@@ -58,8 +62,8 @@ pub struct Facts {
     pub mac_node: Seen<MacNode>,
     /// Its Node.
     pub node: Seen<Node>,
-    /// Who else has one of the addresses: Nodes of any kind, the API server.
-    pub sharing: Vec<String>,
+    /// Who else is in the network; `None` until somebody looked ([`Verdict::LookAround`]).
+    pub others: Option<Others>,
 }
 
 /// What becomes of a request.
@@ -69,6 +73,8 @@ pub enum Verdict {
     NotOurs,
     /// Something must be seen first.
     Wait(String),
+    /// Nothing but [`Facts::others`] is missing. It is asked for last, since it takes several reads.
+    LookAround,
     /// It is approved.
     Approve,
     /// It is denied, for this reason.
@@ -160,20 +166,32 @@ fn standing(facts: &Facts, content: &Content) -> Verdict {
     if own.is_empty() {
         return wait("its Node names no address yet");
     }
-    if let Some(foreign) = content.addresses.iter().find(|address| !own.contains(address)) {
+    if let Some(foreign) = content.addresses.iter().find(|address| !own.contains(&address.to_canonical())) {
         return Verdict::Deny(format!("{foreign} is none of its Node's addresses ({own:?})"));
     }
-    match facts.sharing.first() {
-        Some(other) => Verdict::Deny(format!("{other} has one of its addresses; give each machine its own")),
+    let Some(others) = &facts.others else { return Verdict::LookAround };
+    match content.addresses.iter().find_map(|address| others.against(*address)) {
+        Some(why) => Verdict::Deny(why),
         None => Verdict::Approve,
     }
 }
 
 /// The addresses at which the API server reaches a Node.
-pub fn addresses(node: &Node) -> Vec<IpAddr> {
+fn addresses(node: &Node) -> Vec<IpAddr> {
+    of_type(node, |type_| type_ == "InternalIP")
+}
+
+/// Every address of a Node, whatever it is for.
+pub fn all_addresses(node: &Node) -> Vec<IpAddr> {
+    of_type(node, |_| true)
+}
+
+/// An IPv4 address that is written as IPv6 is that IPv4 address to whoever checks a certificate, and so it is here.
+fn of_type(node: &Node, wanted: impl Fn(&str) -> bool) -> Vec<IpAddr> {
     let status = node.status.as_ref();
     let all = status.and_then(|status| status.addresses.as_ref()).map(Vec::as_slice).unwrap_or_default();
-    all.iter().filter(|a| a.type_ == "InternalIP").filter_map(|a| a.address.parse().ok()).collect()
+    let parsed = all.iter().filter(|a| wanted(&a.type_)).filter_map(|a| a.address.parse::<IpAddr>().ok());
+    parsed.map(|address| address.to_canonical()).collect()
 }
 
 #[cfg(test)]
@@ -222,13 +240,30 @@ mod tests {
                 }))
                 .unwrap(),
             ),
-            sharing: Vec::new(),
+            others: Some(Others {
+                api_server: vec!["10.0.0.1".parse().unwrap()],
+                nodes: vec![("worker-1".into(), "10.0.0.8".parse().unwrap())],
+                blocks: Vec::new(),
+            }),
         }
     }
 
     #[test]
     fn a_macs_own_request_for_its_own_address_is_approved() {
         assert_eq!(decide(&facts()), Verdict::Approve);
+        let nobody_looked = Facts { others: None, ..facts() };
+        assert_eq!(decide(&nobody_looked), Verdict::LookAround, "nothing is approved before somebody looked");
+    }
+
+    #[test]
+    fn the_address_of_another_node_is_denied_also_when_it_is_written_as_ipv6() {
+        let mut facts = facts();
+        let Seen::Present(node) = &mut facts.node else { unreachable!() };
+        let own = node.status.as_mut().unwrap().addresses.as_mut().unwrap();
+        own[1].address = "::ffff:10.0.0.8".into();
+        facts.request.content.as_mut().unwrap().addresses = vec!["::ffff:10.0.0.8".parse().unwrap()];
+        let said = decide(&facts);
+        assert_eq!(said, Verdict::Deny("Node worker-1 has 10.0.0.8; give each machine its own".into()));
     }
 
     #[test]
@@ -266,7 +301,9 @@ mod tests {
             ("nothing else", |f| content(f).others = 1),
             ("at least one", |f| content(f).addresses.clear()),
             ("10.0.0.8 is none of its Node's addresses", |f| content(f).addresses.push("10.0.0.8".parse().unwrap())),
-            ("Node other has one", |f| f.sharing.push("Node other".into())),
+            ("Node other has 10.0.0.7", |f| {
+                f.others.as_mut().unwrap().nodes.push(("other".into(), "10.0.0.7".parse().unwrap()))
+            }),
             ("does not exist; create it", |f| f.mac_node = Seen::Absent),
             ("the hardware's serial is ZZ", |f| {
                 let Seen::Present(mac_node) = &mut f.mac_node else { unreachable!() };

@@ -19,7 +19,7 @@ use macrack_core::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, OwnedMutexGuard, Semaphore};
 
 use crate::{audit::Audit, cache::Key, clock::Clock, image_store::ImageStore, world::World};
 
@@ -27,6 +27,10 @@ pub use catalogue::{config, image, node_class, size};
 pub use instance::instance;
 pub use lease::lease;
 pub use node::node;
+
+/// How many goldens are looked up at once: a quarter of the workers, so that registries which do not answer keep no
+/// chassis and no lease waiting.
+pub const LOOKUPS: usize = 4;
 
 /// What gathering works with.
 #[derive(Clone)]
@@ -39,6 +43,8 @@ pub struct Sources {
     pub clock: Clock,
     /// Where goldens are looked up.
     pub store: Arc<dyn ImageStore>,
+    /// Who may ask `store` now ([`LOOKUPS`]).
+    pub lookups: Arc<Semaphore>,
     /// Where it is told who leases what, and what was wiped.
     pub audit: Option<Arc<Audit>>,
     /// Held by the one pass that may ask for a reboot, or approve one.
