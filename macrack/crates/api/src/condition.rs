@@ -58,10 +58,16 @@ pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
     find(conditions, type_).is_some_and(|c| c.status == ConditionStatus::True)
 }
 
-/// `message` cut to [`MESSAGE_MAX`] bytes at a character boundary.
+/// `text` with a blank for each control character: what an agent or a guest says ends up on people's terminals.
+pub fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// `message` in plain characters, cut to [`MESSAGE_MAX`] bytes at a character boundary.
 pub fn bounded(message: &str) -> String {
+    let message = plain(message);
     if message.len() <= MESSAGE_MAX {
-        return message.to_owned();
+        return message;
     }
     let cut = message.floor_char_boundary(MESSAGE_MAX - '…'.len_utf8());
     format!("{}…", &message[..cut])
@@ -77,5 +83,6 @@ mod tests {
         let cut = bounded(&long);
         assert!(cut.len() <= MESSAGE_MAX && cut.ends_with('…'), "{}", cut.len());
         assert_eq!(bounded("short"), "short");
+        assert_eq!(bounded("\u{1b}[2Jgone\r\n\u{9b}31m"), " [2Jgone   31m", "no terminal obeys it");
     }
 }

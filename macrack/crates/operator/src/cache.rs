@@ -64,18 +64,25 @@ pub type Index<K> = fn(&K) -> Vec<(&'static str, String)>;
 struct Contents<K> {
     objects: HashMap<Key, Entry<K>>,
     index: HashMap<(&'static str, String), BTreeSet<Key>>,
+    /// Which of them are [`Entry::Bad`]: they stand in no index.
+    bad: BTreeSet<Key>,
 }
 
 impl<K> Contents<K> {
     fn empty() -> Self {
-        Self { objects: HashMap::new(), index: HashMap::new() }
+        Self { objects: HashMap::new(), index: HashMap::new(), bad: BTreeSet::new() }
     }
 
     fn put(&mut self, key: Key, entry: Entry<K>, index: Index<K>) -> Option<Entry<K>> {
         let old = self.take(&key, index);
-        if let Entry::Good(object) = &entry {
-            for slot in index(object) {
-                self.index.entry(slot).or_default().insert(key.clone());
+        match &entry {
+            Entry::Good(object) => {
+                for slot in index(object) {
+                    self.index.entry(slot).or_default().insert(key.clone());
+                }
+            }
+            Entry::Bad(_) => {
+                self.bad.insert(key.clone());
             }
         }
         self.objects.insert(key, entry);
@@ -84,6 +91,7 @@ impl<K> Contents<K> {
 
     fn take(&mut self, key: &Key, index: Index<K>) -> Option<Entry<K>> {
         let old = self.objects.remove(key)?;
+        self.bad.remove(key);
         if let Entry::Good(object) = &old {
             for slot in index(object) {
                 if let Some(keys) = self.index.get_mut(&slot) {
@@ -155,6 +163,15 @@ impl<K: kube::Resource> Cache<K> {
                 _ => None,
             })
             .collect()
+    }
+
+    /// The one with that uid, if it is there and cannot be read: no index says what it is, so it is not absent from any.
+    pub fn unreadable(&self, uid: &str) -> Option<Arc<InvalidObject>> {
+        let inner = self.read();
+        inner.live.bad.iter().find_map(|key| match inner.live.objects.get(key) {
+            Some(Entry::Bad(invalid)) if invalid.metadata.uid.as_deref() == Some(uid) => Some(invalid.clone()),
+            _ => None,
+        })
     }
 
     /// Every readable object, in no order.
@@ -268,11 +285,14 @@ mod tests {
         cache.take_in(Event::Init);
         cache.take_in(Event::InitDone);
         cache.take_in(Event::Apply(namespace("a", "x")));
-        let metadata = ObjectMeta { name: Some("a".into()), ..ObjectMeta::default() };
+        let metadata = ObjectMeta { name: Some("a".into()), uid: Some("u".into()), ..ObjectMeta::default() };
         let bad = DeserializeGuard(Err(InvalidObject { error: "phase: unknown variant".into(), metadata }));
         cache.take_in(Event::Apply(bad));
         assert!(cache.get(&Key::cluster("a")).is_unknown());
         assert!(cache.by("team", "x").is_empty(), "its old index values are gone");
+        assert!(cache.unreadable("u").is_some() && cache.unreadable("other").is_none());
+        cache.take_in(Event::Apply(namespace("a", "x")));
+        assert!(cache.unreadable("u").is_none(), "it was mended");
     }
 
     #[test]

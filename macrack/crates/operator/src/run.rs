@@ -12,6 +12,7 @@ use kube::{
     Client, ResourceExt,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
+use macrack_api::condition;
 use macrack_core::{
     decide::{self, node::pulls},
     plan::{Kind, Step},
@@ -30,6 +31,9 @@ use crate::{
 const WORKERS: usize = 16;
 /// An object is not looked at again for time's sake sooner than this.
 const SHORTEST_WAIT: Duration = Duration::from_millis(500);
+
+/// From this backoff on a conflict is told.
+const PERSISTENT: Duration = Duration::from_secs(5);
 
 /// Works until it is cancelled.
 pub async fn work(sources: Sources, queue: Arc<Queue<Work>>) {
@@ -78,11 +82,10 @@ impl Worker {
                 }
                 Err(failure) => {
                     let wait = self.queue.failed(&work);
-                    match failure {
-                        Failure::Conflict(why) => tracing::debug!(?work, why, ?wait, "decided anew"),
-                        Failure::Refused(why) | Failure::Transient(why) => {
-                            tracing::warn!(?work, why, ?wait, "tried again");
-                        }
+                    if is_told(&failure, wait) {
+                        tracing::warn!(?work, why = %failure, ?wait, "tried again");
+                    } else {
+                        tracing::debug!(?work, why = %failure, ?wait, "decided anew");
                     }
                 }
             }
@@ -220,7 +223,7 @@ impl Worker {
         let event = Event {
             type_: if is_trouble(reason) { EventType::Warning } else { EventType::Normal },
             reason: reason.to_owned(),
-            note: Some(message).filter(|m| !m.is_empty()),
+            note: note(&message),
             action: "Reconcile".into(),
             secondary,
         };
@@ -229,6 +232,20 @@ impl Worker {
             tracing::debug!(of = %pass.of, %error, "event not told");
         }
     }
+}
+
+/// Whether somebody should read of a pass that failed. What was decided on changes all the time; a write that is refused
+/// for so long that it waits for [`PERSISTENT`] is no race, but something that a schema or a policy does not let us do.
+fn is_told(failure: &Failure, wait: Duration) -> bool {
+    match failure {
+        Failure::Conflict(_) => wait >= PERSISTENT,
+        Failure::Refused(_) | Failure::Transient(_) => true,
+    }
+}
+
+/// The note of an event. The API server takes 1024 bytes (events.k8s.io/v1) and refuses the whole event beyond that.
+fn note(message: &str) -> Option<String> {
+    Some(condition::bounded(message)).filter(|note| !note.is_empty())
 }
 
 /// Some object of that kind.
@@ -265,6 +282,8 @@ fn is_trouble(reason: &str) -> bool {
         "ChassisRetired",
         "KeychainLocked",
         "EntitlementMissing",
+        "AutoLoginOff",
+        "NotPrepared",
         "HostTooOld",
         "ContentsDiffer",
         "ScriptFailed",
@@ -302,5 +321,32 @@ fn without_nulls(value: &Value) -> Value {
         ),
         Value::Array(items) => Value::Array(items.iter().map(without_nulls).collect()),
         other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_story_is_told_as_far_as_an_event_holds_it() {
+        assert_eq!(note(""), None);
+        assert!(note(&"disks, ".repeat(300)).is_some_and(|note| note.len() <= 1024 && note.ends_with('…')));
+    }
+
+    #[test]
+    fn whatever_keeps_a_mac_from_being_leased_is_trouble() {
+        for reason in ["EntitlementMissing", "KeychainLocked", "AutoLoginOff", "NotPrepared", "Differs"] {
+            assert!(is_trouble(reason), "{reason}");
+        }
+        assert!(!is_trouble("Available"));
+    }
+
+    #[test]
+    fn a_race_is_no_news_and_a_write_that_is_refused_again_and_again_is() {
+        let conflict = Failure::Conflict("status.slots: one uid in both slots".into());
+        assert!(!is_told(&conflict, Duration::from_millis(50)));
+        assert!(is_told(&conflict, Duration::from_secs(30)));
+        assert!(is_told(&Failure::Transient("timeout".into()), Duration::from_millis(50)));
     }
 }

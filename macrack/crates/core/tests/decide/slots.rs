@@ -7,7 +7,7 @@ use macrack_api::{
 };
 use macrack_core::{clock::time as moment, seen::Seen};
 
-use super::rack::{Rack, TEAM, at, time, uid};
+use super::rack::{Decided, Rack, TEAM, at, time, uid};
 
 fn large(rack: Rack, name: &str) -> Rack {
     rack.change(name, |i| i.spec.instance_class_name = "large".into())
@@ -91,7 +91,7 @@ fn two_that_do_not_fit_together_do_not_run_together() {
     let pass = rack.instance_pass("big-too");
     assert_eq!((pass.phase().as_str(), pass.says("Ready").as_str()), ("Pending", "False DoesNotFit"));
     let words = pass.message("Ready");
-    assert!(words.contains("16 cores wanted, 12 there beside the host's reserve"), "{words}");
+    assert!(words.contains("16 cores of CPU wanted, 12 cores there beside the host's reserve"), "{words}");
     let beside = rack.instance("small", "+2h");
     assert_eq!(beside.node_pass().slots(), ["big:Run", "small:Run"], "the smaller one does");
 }
@@ -193,6 +193,15 @@ fn a_vm_on_the_disk_that_is_nobodys_is_given_a_slot_to_be_wiped_in() {
     assert!(wiped.node_pass().steps().is_empty(), "what is gone needs none");
     let free = Rack::free().vm("ghost", Stopped).at("+2h");
     assert_eq!(free.node_pass().steps(), ["slots [ghost:Wipe]"]);
+}
+
+/// An instance that cannot be read stands in no list: its VM would be wiped as nobody's.
+#[test]
+fn while_the_instances_are_not_known_no_vm_is_taken_for_nobodys() {
+    let mut facts = Rack::leased().vm("ghost", Running).at("+2h").node_facts();
+    facts.instances = Seen::Unknown("one cannot be read".into());
+    let pass = Decided::from(macrack_core::decide::node::decide(&facts));
+    assert!(pass.steps().is_empty(), "{:?}", pass.steps());
 }
 
 #[test]

@@ -89,7 +89,8 @@ fn candidates(sources: &Sources, lease: &MacNodeLease, clocks: &Clocks) -> Vec<C
             .leases
             .by("serial", &node.spec.serial)
             .iter()
-            .any(|l| l.uid() != lease.uid() && decide::lease::claims(l, clocks));
+            .any(|l| l.uid() != lease.uid() && decide::lease::claims(l, clocks))
+            || super::node::unreadable_claim(world, node).is_some();
         Candidate {
             leasable: if dying {
                 Leasable::No(MacNodeReason::Deleting, "the namespace of this lease is being deleted".into())

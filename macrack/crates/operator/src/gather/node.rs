@@ -13,7 +13,11 @@ use kube::{
     Api, Resource, ResourceExt,
     api::{ApiResource, DynamicObject, ListParams},
 };
-use macrack_api::{MacNode, MacNodeLease, MacOSInstance, RackConfigSpec, names, rack::node::LeaseRef};
+use macrack_api::{
+    MacNode, MacNodeLease, MacNodeStatus, MacOSInstance, RackConfigSpec,
+    names::{self, FINALIZER_LEASE},
+    rack::node::{LeaseRef, VmState},
+};
 use macrack_core::{
     check,
     clock::Clocks,
@@ -24,7 +28,10 @@ use macrack_core::{
 };
 
 use super::{Pass, Sources, Turn, own_part};
-use crate::cache::{Cache, Key};
+use crate::{
+    cache::{Cache, Key},
+    world::World,
+};
 
 /// Gathers and decides one chassis; `None` when there is nothing of that name to look at.
 pub async fn node(sources: &Sources, key: &Key) -> Option<Pass> {
@@ -136,19 +143,17 @@ async fn facts(sources: &Sources, node: &MacNode, policy_reboots: Seen<Vec<Times
         holders.insert(slot.uid.clone(), seen);
     }
     let clocks = clocks(sources, status.lease_ref.as_ref(), &lease).await;
-    let claim = claim(sources, node, &clocks);
+    let claim = claim(world, node, &clocks);
     let mut existing = kept(sources, &name);
     if let Some(lease_ref) =
         status.lease_ref.as_ref().filter(|r| status.slots.is_empty() && clocks.both_past(r.earliest_release_at.0))
     {
         confirm_access(sources, &name, lease_ref, &mut existing).await;
     }
-    let instances = match &status.lease_ref {
-        Some(r) => world.instances.by("lease", &r.uid).iter().map(|i| i.as_ref().clone()).collect(),
-        None => Vec::new(),
-    };
+    let instances = instances(world, &status);
     let holding = || holders.values().filter_map(Seen::present);
-    let sizes = instances.iter().chain(holding()).map(|instance| &instance.spec.instance_class_name);
+    let made = instances.present().into_iter().flatten();
+    let sizes = made.chain(holding()).map(|instance| &instance.spec.instance_class_name);
     let images = status.prefetch_image_names.iter().chain(holding().map(|instance| &instance.spec.image_name));
     decide::node::Facts {
         class: world.node_classes.get(&Key::cluster(&node.spec.node_class_name)).map(|c| c.as_ref().clone()),
@@ -160,7 +165,7 @@ async fn facts(sources: &Sources, node: &MacNode, policy_reboots: Seen<Vec<Times
             image.spec.source.oci.pull_secret_ref.as_ref().map(|secret| secret.name.clone())
         }),
         sizes: named(&world.sizes, sizes, |size| Some(size.spec.clone())),
-        instances: Seen::Present(instances),
+        instances,
         holders,
         kube_node: kube_node(sources, &name).await,
         existing,
@@ -237,15 +242,39 @@ async fn confirm_access(sources: &Sources, mac_node: &str, lease_ref: &LeaseRef,
     }
 }
 
+/// The instances of the lease that holds the chassis. Not known while one that cannot be read has a VM here: it is in no
+/// index, and its VM would be taken for nobody's.
+fn instances(world: &World, status: &MacNodeStatus) -> Seen<Vec<MacOSInstance>> {
+    let vms = status.agent.iter().flat_map(|agent| &agent.vms).filter(|vm| vm.state != VmState::Wiped);
+    if let Some(bad) = vms.filter_map(|vm| world.instances.unreadable(&vm.uid)).next() {
+        return Seen::Unknown(format!("a stored MacOSInstance cannot be read: {}", bad.error));
+    }
+    let of_lease = status.lease_ref.as_ref().map(|held| world.instances.by("lease", &held.uid));
+    Seen::Present(of_lease.into_iter().flatten().map(|instance| instance.as_ref().clone()).collect())
+}
+
 /// A bound lease that names this chassis while the chassis knows of none.
-fn claim(sources: &Sources, node: &MacNode, clocks: &Clocks) -> Seen<MacNodeLease> {
+fn claim(world: &World, node: &MacNode, clocks: &Clocks) -> Seen<MacNodeLease> {
     if node.status.as_ref().is_some_and(|s| s.lease_ref.is_some()) {
         return Seen::Absent;
     }
-    let leases = sources.world.leases.by("serial", &node.spec.serial);
-    let held_elsewhere =
-        |l: &MacNodeLease| l.uid().is_some_and(|uid| !sources.world.nodes.by("lease", &uid).is_empty());
-    leases.iter().find(|l| decide::lease::claims(l, clocks) && !held_elsewhere(l)).map(|l| l.as_ref().clone()).into()
+    let leases = world.leases.by("serial", &node.spec.serial);
+    let held_elsewhere = |l: &MacNodeLease| l.uid().is_some_and(|uid| !world.nodes.by("lease", &uid).is_empty());
+    let found = leases.iter().find(|l| decide::lease::claims(l, clocks) && !held_elsewhere(l));
+    match (found, unreadable_claim(world, node)) {
+        (Some(lease), _) => Seen::Present(lease.as_ref().clone()),
+        (None, Some(why)) => Seen::Unknown(why),
+        (None, None) => Seen::Absent,
+    }
+}
+
+/// Why it is not known whether the last lease that the Mac itself remembers still has it: that lease is there, has not
+/// let go, and cannot be read.
+pub(super) fn unreadable_claim(world: &World, node: &MacNode) -> Option<String> {
+    let last = node.status.as_ref()?.agent.as_ref()?.last_lease.as_ref()?;
+    let lease = world.leases.unreadable(&last.uid)?;
+    let holds = lease.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER_LEASE);
+    holds.then(|| format!("the stored MacNodeLease that it remembers cannot be read: {}", lease.error))
 }
 
 /// Whether a namespace is being deleted or gone.
@@ -276,11 +305,59 @@ fn kept(sources: &Sources, mac_node: &str) -> BTreeMap<Ref, String> {
 
 #[cfg(test)]
 mod tests {
-    use kube::{core::DeserializeGuard, runtime::watcher::Event};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use kube::{
+        core::{DeserializeGuard, error_boundary::InvalidObject},
+        runtime::watcher::Event,
+    };
     use macrack_api::InstanceClass;
     use serde_json::json;
 
     use super::*;
+
+    const UID: &str = "11111111-2222-4333-8444-555555555555";
+
+    /// One that is stored, has that uid and cannot be decoded.
+    fn bad<K>(finalizers: &[&str]) -> Event<DeserializeGuard<K>> {
+        let finalizers = Some(finalizers.iter().map(|f| (*f).to_owned()).collect());
+        let metadata =
+            ObjectMeta { name: Some("bad".into()), uid: Some(UID.into()), finalizers, ..ObjectMeta::default() };
+        Event::Apply(DeserializeGuard(Err(InvalidObject { error: "unknown variant".into(), metadata })))
+    }
+
+    fn mac_node(agent: serde_json::Value) -> MacNode {
+        let mut agent = agent;
+        (agent["version"], agent["bootID"]) = ("0.1.0".into(), "b".into());
+        serde_json::from_value(json!({
+            "apiVersion": "rack.macrack.io/v1alpha1", "kind": "MacNode", "metadata": { "name": "h4xk29q0lw" },
+            "spec": { "serial": "H4XK29Q0LW", "nodeClassName": "mini" }, "status": { "agent": agent },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_vm_of_an_instance_that_cannot_be_read_is_not_taken_for_nobodys() {
+        let world = World::new();
+        let vm = |state: &str| mac_node(json!({ "vms": [{ "uid": UID, "state": state }] })).status.unwrap();
+        assert_eq!(instances(&world, &vm("Running")), Seen::Present(Vec::new()));
+        world.instances.take_in(bad(&[]));
+        assert!(instances(&world, &vm("Running")).is_unknown());
+        assert_eq!(instances(&world, &vm("Wiped")), Seen::Present(Vec::new()), "nothing of it is here");
+    }
+
+    #[test]
+    fn a_mac_that_remembers_a_lease_which_cannot_be_read_is_not_known_to_be_free() {
+        let world = World::new();
+        let clocks = Clocks { operator: Timestamp::UNIX_EPOCH, server: Seen::Absent };
+        let floor = "2026-03-03T09:00:00Z";
+        let node = mac_node(json!({ "lastLease": { "uid": UID, "earliestReleaseAt": floor } }));
+        assert!(claim(&world, &node, &clocks).is_absent());
+        world.leases.take_in(bad(&["example.com/other"]));
+        assert!(claim(&world, &node, &clocks).is_absent(), "it has let go");
+        world.leases.take_in(bad(&[FINALIZER_LEASE]));
+        assert!(claim(&world, &node, &clocks).is_unknown());
+        assert!(claim(&world, &mac_node(json!({})), &clocks).is_absent(), "another Mac");
+    }
 
     #[test]
     fn a_pass_copies_the_sizes_that_its_instances_name_and_no_other() {
