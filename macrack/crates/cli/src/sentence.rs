@@ -163,16 +163,12 @@ fn way_out(reason: &str) -> Option<&'static str> {
         }
         "NodeMissing" | "Unreadable" => "The operator goes on by itself; if it stays so, read the operator's log.",
         "QuotaStuck" => {
-            "It ends with a reboot of the Mac: kubectl macrack reboot shows it. A lease keeps the Mac, and it starts VMs again in the new boot."
+            "It ends with a reboot of the Mac. A lease keeps the Mac, and it starts VMs again in the new boot."
         }
         "ReattachFailed" => "It ends by itself when every VM answers again; read the log of macrack-agent on the Mac.",
         "SerialMismatch" => "Compare the board and the bootstrap file with spec.serial.",
         "WipeFailed" => "See on the Mac what is left in the agent's state directory; clear it by hand once nothing is.",
         "ForeignVM" => "End the other virtualization app on the Mac; the quarantine ends by itself then.",
-        "StopsFirst" | "Rebooting" | "AwaitsSelfTest" => {
-            "It goes on by itself; kubectl macrack reboot shows how far it is."
-        }
-        "Draining" => "kubectl macrack maintenance --off ends it, and what was stopped for it runs again.",
         "NotWiped" | "Reconciling" => "It can be leased by itself after that; nothing shortens it.",
         "Deleting" => "Create it anew once it is gone.",
         // MacNodeLease
@@ -200,6 +196,7 @@ fn way_out(reason: &str) -> Option<&'static str> {
 /// What to do about a reason of an instance, unless its message says it.
 fn instance_way_out(reason: &str) -> Option<&'static str> {
     Some(match reason {
+        "Unreadable" => "It goes on by itself once that is mended; ask the platform team.",
         "LeasePending" => "It starts by itself when the lease has one.",
         "WaitingForSlot" => "It starts by itself when the slot is free.",
         "ChassisInMaintenance" => "It starts by itself when that is over; the platform team knows how long.",

@@ -31,6 +31,7 @@ const SAID: &[&str] = &[
     "AwaitsApproval",
     "RebootTimedOut",
     "ClockSkewed",
+    "Draining",
 ];
 /// Reasons that stand where nothing is waited for, or never on Ready.
 const FINE: &[&str] = &[
@@ -62,6 +63,10 @@ const FINE: &[&str] = &[
     "InStep",
     "AsDeclared",
     "ContentsDiffer",
+    // of RebootSettled; the summary is QuotaStuck, and its message says them
+    "StopsFirst",
+    "Rebooting",
+    "AwaitsSelfTest",
 ];
 
 #[test]

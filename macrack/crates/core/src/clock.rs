@@ -8,6 +8,9 @@ use macrack_api::duration::{FLOOR, Span};
 
 use crate::seen::Seen;
 
+/// How long a clock that is behind is left alone.
+const LONGEST_WAIT: SignedDuration = SignedDuration::from_secs(60);
+
 /// What both clocks say.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clocks {
@@ -26,6 +29,17 @@ impl Clocks {
     /// Whether one clock is known to be before that moment: it has certainly not come for both.
     pub fn one_before(&self, moment: Timestamp) -> bool {
         self.operator < moment || self.server.present().is_some_and(|server| *server < moment)
+    }
+
+    /// When it is worth to look again whether both have reached that moment. Behind a server's clock that is hours behind
+    /// nobody asks every moment, and none is believed to go on for longer than a minute as it went.
+    pub fn look_again(&self, moment: Timestamp) -> Timestamp {
+        if self.operator < moment {
+            return moment;
+        }
+        let left = self.server.present().map(|server| moment.duration_since(*server)).unwrap_or_default();
+        let wait = left.clamp(SignedDuration::ZERO, LONGEST_WAIT);
+        self.operator.checked_add(wait).unwrap_or(self.operator)
     }
 
     /// The later of both, rounded up to the second: when a lease is bound. `None` while one is unknown.

@@ -18,3 +18,4 @@ pub mod decide;
 pub mod plan;
 pub mod render;
 pub mod seen;
+mod size;

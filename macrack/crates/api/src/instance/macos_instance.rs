@@ -158,7 +158,7 @@ pub struct SecretKeyRef {
     pub key: String,
 }
 
-/// For people. Nothing is decided from it but `leaseUID` and `full`, which record what was decided once.
+/// For people. Nothing is decided from it but `leaseUID` and `leaseFull`, which record what was decided once.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MacOSInstanceStatus {
@@ -385,6 +385,8 @@ words! {
         Ready,
         /// The lease is not there; it ends with its lease.
         LeaseNotFound,
+        /// The lease could not be read; the message says why. Nothing is decided from it.
+        Unreadable,
         /// The lease has no chassis yet.
         LeasePending,
         /// The lease has ended.

@@ -170,6 +170,8 @@ words! {
         ChassisHealthy,
         /// The floor has passed: a delete releases the chassis at once.
         FloorElapsed,
+        /// Told, as False, only while a stored duration is none.
+        DurationsReadable,
     }
 }
 
@@ -212,6 +214,8 @@ words! {
         ChassisQuarantined,
         /// The MacNode of the chassis is missing.
         ChassisMissing,
+        /// A fact that it waits for could not be read; the message says which. Nothing is decided from it.
+        Unreadable,
         /// minimumDuration or maximumDuration as stored is no duration; 24h or more is assumed, never less.
         DurationUnreadable,
     }

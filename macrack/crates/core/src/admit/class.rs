@@ -4,8 +4,8 @@
 use kube::ResourceExt;
 use macrack_api::{InstanceClass, MacNodeClass};
 
-use super::{Verdict, listed, size::Size};
-use crate::seen::Seen;
+use super::{Verdict, listed};
+use crate::{seen::Seen, size::Size};
 
 /// What is known when an InstanceClass is created.
 #[derive(Clone, Debug)]

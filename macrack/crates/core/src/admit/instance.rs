@@ -14,11 +14,12 @@ use macrack_api::{
     rack::lease::{LeaseEndReason, MacNodeLeasePhase},
 };
 
-use super::{
-    Refusal, Subject, Verdict, listed,
+use super::{Refusal, Subject, Verdict, listed};
+use crate::{
+    clock,
+    seen::Seen,
     size::{NoQuantity, Size},
 };
-use crate::{clock, seen::Seen};
 
 /// What is known when a MacOSInstance is created.
 ///
@@ -92,7 +93,10 @@ fn usable(subject: &Subject, lease: &MacNodeLease, now: Timestamp) -> Result<(),
         return Err(subject.refuse(
             "lease-bound",
             format!("lease {name} is Pending and has no Mac yet{why}"),
-            format!("wait until it is bound: kubectl wait --for=condition=Bound macnodelease/{name}"),
+            format!(
+                "wait until it is bound: kubectl wait --for=condition=Bound macnodelease/{name} -n {}",
+                lease.namespace().unwrap_or_default()
+            ),
         ));
     };
     // the phase is asked only for what nothing else in the lease says: that the release has begun

@@ -10,7 +10,6 @@ pub mod class;
 pub mod image;
 pub mod instance;
 pub mod lease;
-mod size;
 mod version;
 
 use std::fmt;

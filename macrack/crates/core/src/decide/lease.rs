@@ -167,10 +167,9 @@ fn next_moment(facts: &Facts) -> Option<Timestamp> {
         Some(lease_ref) => (lease_ref.bound_at.0, lease_ref.earliest_release_at.0),
         None => (status.bound_at?.0, status.earliest_release_at?.0),
     };
-    let now = facts.clocks.operator;
     let maximum = super::node::maximum(&facts.lease, bound_at);
-    // a moment that the operator's clock has reached but the server's has not is looked at again at once
-    [Some(floor_at), maximum].into_iter().flatten().filter(|m| !facts.clocks.both_past(*m)).map(|m| m.max(now)).min()
+    let ahead = [Some(floor_at), maximum].into_iter().flatten().filter(|moment| !facts.clocks.both_past(*moment));
+    ahead.map(|moment| facts.clocks.look_again(moment)).min()
 }
 
 /// Takes the chassis that falls to this lease: the i-th oldest waiting lease gets the i-th free chassis, so that
@@ -180,9 +179,10 @@ fn bind(facts: &Facts, plan: &mut Plan) {
         return;
     }
     let Some(chosen) = choose(facts) else { return };
-    let remembered = chosen.remembered.is_some_and(|floor_at| !facts.clocks.both_past(floor_at));
-    let Some(bound_at) = facts.clocks.bound_at().filter(|_| !remembered) else {
-        plan.wake_at(facts.clocks.operator); // a clock that does not answer, or is behind, is asked again
+    let remembered = chosen.remembered.filter(|floor_at| !facts.clocks.both_past(*floor_at));
+    let Some(bound_at) = facts.clocks.bound_at().filter(|_| remembered.is_none()) else {
+        // a clock that does not answer, or is behind, is asked again
+        plan.wake_at(remembered.map_or(facts.clocks.operator, |floor_at| facts.clocks.look_again(floor_at)));
         return;
     };
     plan.steps.push(Step::Bind {
@@ -264,7 +264,7 @@ fn write_status(facts: &Facts, end: Option<LeaseEnd>, plan: &mut Plan) {
         .any(|d| d.parse::<macrack_api::Span>().is_err())
     {
         conditions.set(
-            "DurationsReadable",
+            Is::DurationsReadable,
             false,
             Because::DurationUnreadable,
             "a stored duration is none; 24h is assumed, never less; write 24h, 36h30m",
@@ -385,7 +385,7 @@ fn pending(facts: &Facts) -> (bool, Because, String) {
             );
         }
         Seen::Unknown(why) => {
-            return (false, Because::NoChassisFree, format!("the class cannot be read now: {why}"));
+            return (false, Because::Unreadable, format!("MacNodeClass {class:?} cannot be read now: {why}"));
         }
         Seen::Present(()) => {}
     }

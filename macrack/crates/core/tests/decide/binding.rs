@@ -176,6 +176,8 @@ fn a_pending_lease_says_why_and_when_and_names_no_tenant() {
     facts.lease.spec.serial = None;
     facts.class = Seen::Absent;
     assert_eq!(lease_words(&facts).0, "False ClassNotFound");
+    facts.class = Seen::Unknown("timeout".into());
+    assert_eq!(lease_words(&facts).0, "False Unreadable", "it is not said that none is free");
     facts.class = Seen::Present(());
     facts.candidates.clear();
     assert_eq!(lease_words(&facts).0, "False NoChassisOfClass");

@@ -127,12 +127,18 @@ fn until_the_floor_new_instances_start_at_the_floor_they_are_stopped_and_after_i
 
 #[test]
 fn an_operator_whose_clock_is_a_day_ahead_releases_nothing() {
-    for server in [Seen::Present("+0s"), Seen::Present("+23h59m59s"), Seen::Absent, Seen::Unknown("timeout".into())] {
+    for (server, again) in [
+        (Seen::Present("+0s"), "+25h1m"),
+        (Seen::Present("+23h59m59s"), "+25h0m1s"),
+        (Seen::Absent, "+25h"),
+        (Seen::Unknown("timeout".into()), "+25h"),
+    ] {
         let rack = Rack::leased().lease_deleted("+0s").clocks("+25h", server.clone());
         let pass = rack.node_pass();
         assert!(pass.steps().is_empty(), "{server:?}: {:?}", pass.steps());
-        assert_eq!(pass.wakes(), Some(at("+25h")), "{server:?}: asked again, not forgotten");
+        assert_eq!(pass.wakes(), Some(at(again)), "{server:?}: asked again, not forgotten, and not every moment");
         let lease = rack.lease_pass();
+        assert_eq!(lease.wakes(), Some(at(again)), "{server:?}");
         assert_eq!(
             (lease.says("Ready").as_str(), lease.says("FloorElapsed").as_str()),
             ("False HeldUntilFloor", "False FloorNotElapsed")

@@ -87,7 +87,7 @@ fn waiting(facts: &Facts) -> Word {
         );
     }
     if let Seen::Unknown(why) = &facts.lease {
-        return (Phase::Pending, Because::LeaseNotFound, format!("lease {name} cannot be read now: {why}"));
+        return (Phase::Pending, Because::Unreadable, format!("lease {name} cannot be read now: {why}"));
     }
     let Some(lease) = facts.own_lease() else {
         return (

@@ -62,10 +62,10 @@ impl Hold {
         match self {
             Self::Live { .. } => {
                 let lease = facts.lease.present()?;
-                maximum(lease, lease_ref.bound_at.0).map(|end| end.max(facts.clocks.operator))
+                maximum(lease, lease_ref.bound_at.0).map(|end| facts.clocks.look_again(end))
             }
             Self::Held { .. } | Self::Waiting | Self::Dangling { past: false } => {
-                Some(floor_at.max(facts.clocks.operator))
+                Some(facts.clocks.look_again(floor_at))
             }
             _ => None,
         }

@@ -9,7 +9,10 @@ use macrack_api::{
 };
 
 use super::{Facts, Hold, remains};
-use crate::seen::Seen;
+use crate::{
+    seen::Seen,
+    size::{NoQuantity, Size},
+};
 
 /// The slots as they should be.
 pub(super) fn decide(facts: &Facts, hold: &Hold, quarantine: &[Quarantine]) -> Vec<Slot> {
@@ -189,30 +192,16 @@ fn holder<'a>(facts: &'a Facts, uid: &str) -> Option<&'a MacOSInstance> {
 /// # Errors
 /// What does not fit, with both numbers.
 pub fn capacity(class: &MacNodeClassSpec, sizes: &[&InstanceClassSpec]) -> Result<(), String> {
-    let reserve = &class.host_reserve;
-    let cores: i64 = sizes.iter().map(|s| s.cpu_cores).sum();
-    let have = class.cpu_cores - reserve.cpu_cores;
-    if cores > have {
-        return Err(format!("{cores} cores wanted, {have} there beside the host's reserve"));
+    let unreadable =
+        |no: NoQuantity| format!("{} of one of the classes is {:?}, which is no quantity", no.field, no.text);
+    let mut wanted = Size::default();
+    for size in sizes {
+        wanted = wanted.plus(Size::of(size).map_err(unreadable)?);
     }
-    for (what, of, total, kept) in [
-        ("memory", sizes.iter().map(|s| s.memory.value()).collect::<Vec<_>>(), &class.memory, &reserve.memory),
-        ("disk", sizes.iter().map(|s| s.disk.value()).collect(), &class.storage, &reserve.storage),
-    ] {
-        let wanted: Option<u64> = of.into_iter().try_fold(0u64, |sum, n| sum.checked_add(n?));
-        let have = total.value().zip(kept.value()).and_then(|(t, k)| t.checked_sub(k));
-        match (wanted, have) {
-            (Some(wanted), Some(have)) if wanted <= have => {}
-            (Some(wanted), Some(have)) => {
-                let gib = |n: u64| n >> 30;
-                return Err(format!(
-                    "{} GiB of {what} wanted, {} GiB there beside the host's reserve",
-                    gib(wanted),
-                    gib(have)
-                ));
-            }
-            _ => return Err(format!("{what} is no quantity in one of the classes")),
+    match wanted.exceeds(Size::left_by(class).map_err(unreadable)?) {
+        None => Ok(()),
+        Some((what, wanted, there)) => {
+            Err(format!("{wanted} of {what} wanted, {there} there beside the host's reserve"))
         }
     }
-    Ok(())
 }

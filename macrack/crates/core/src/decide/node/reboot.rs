@@ -216,7 +216,7 @@ fn approval(
         None => String::new(),
     };
     let out = format!(
-        "to approve it run `kubectl macrack reboot {}`, or set spec.approvedReboot to {:?}{stale}",
+        "to approve it see `kubectl macrack reboot {}`, or set spec.approvedReboot to {:?}{stale}",
         facts.node.name_any(),
         rfc3339(reboot.requested_at.0)
     );

@@ -412,11 +412,10 @@ fn summary(
     }
     if facts.node.spec.drain {
         let busy = facts.slots().iter().filter(|s| facts.vm(&s.uid).is_none_or(|vm| !vm.at_rest())).count();
+        let off = format!("`kubectl macrack maintenance {} --off`", kube::ResourceExt::name_any(&facts.node));
         let words = match busy {
-            0 => {
-                "in maintenance: nothing runs on it; `kubectl macrack maintenance --off` starts everything again".into()
-            }
-            n => format!("in maintenance: {n} of 2 VMs are still being stopped"),
+            0 => format!("in maintenance: nothing runs on it; {off} starts everything again"),
+            n => format!("in maintenance: {n} of 2 VMs are still being stopped; {off} ends it"),
         };
         let phase = if facts.lease_ref().is_some() { Phase::Leased } else { Phase::Pending };
         return (phase, fact(false, Because::Draining, words));

@@ -1,20 +1,21 @@
-//! Cores, memory and disk: what an instance class takes and what a node class leaves.
+//! Cores, memory and disk: what an instance class takes and what a node class leaves. Admission and the award of slots
+//! judge by the same numbers and say them in the same words.
 
 use macrack_api::{InstanceClassSpec, MacNodeClassSpec, Quantity};
 
 /// Cores, bytes, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Size {
-    pub(super) cores: u64,
-    pub(super) memory: u64,
-    pub(super) disk: u64,
+pub(crate) struct Size {
+    pub(crate) cores: u64,
+    pub(crate) memory: u64,
+    pub(crate) disk: u64,
 }
 
 /// A stored text that is no quantity.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct NoQuantity {
-    pub(super) field: &'static str,
-    pub(super) text: String,
+pub(crate) struct NoQuantity {
+    pub(crate) field: &'static str,
+    pub(crate) text: String,
 }
 
 fn bytes(field: &'static str, quantity: &Quantity) -> Result<u64, NoQuantity> {
@@ -27,7 +28,7 @@ fn count(cores: i64) -> u64 {
 
 impl Size {
     /// What one VM of the class takes.
-    pub(super) fn of(class: &InstanceClassSpec) -> Result<Self, NoQuantity> {
+    pub(crate) fn of(class: &InstanceClassSpec) -> Result<Self, NoQuantity> {
         Ok(Self {
             cores: count(class.cpu_cores),
             memory: bytes("spec.memory", &class.memory)?,
@@ -36,7 +37,7 @@ impl Size {
     }
 
     /// What a Mac of the class leaves to VMs: all of it less the host's reserve.
-    pub(super) fn left_by(class: &MacNodeClassSpec) -> Result<Self, NoQuantity> {
+    pub(crate) fn left_by(class: &MacNodeClassSpec) -> Result<Self, NoQuantity> {
         let reserve = &class.host_reserve;
         Ok(Self {
             cores: count(class.cpu_cores).saturating_sub(count(reserve.cpu_cores)),
@@ -47,7 +48,7 @@ impl Size {
         })
     }
 
-    pub(super) fn plus(self, other: Self) -> Self {
+    pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             cores: self.cores.saturating_add(other.cores),
             memory: self.memory.saturating_add(other.memory),
@@ -56,7 +57,7 @@ impl Size {
     }
 
     /// The first measure in which `self` exceeds `room`: its name, what is wanted, what there is.
-    pub(super) fn exceeds(self, room: Self) -> Option<(&'static str, String, String)> {
+    pub(crate) fn exceeds(self, room: Self) -> Option<(&'static str, String, String)> {
         if self.cores > room.cores {
             return Some(("CPU", format!("{} cores", self.cores), format!("{} cores", room.cores)));
         }
@@ -67,7 +68,7 @@ impl Size {
     }
 
     /// How many VMs of this size fit in `room`; more than two is two, a Mac carries no more.
-    pub(super) fn fit(self, room: Self) -> usize {
+    pub(crate) fn fit(self, room: Self) -> usize {
         let fits = |n: usize| {
             let all = (0..n).fold(Self::default(), |sum, _| sum.plus(self));
             all.exceeds(room).is_none()
@@ -77,7 +78,7 @@ impl Size {
 }
 
 /// Bytes as people write them: `56Gi` or `850G` where that is exact, else rounded to a tenth.
-pub(super) fn amount(bytes: u64) -> String {
+pub(crate) fn amount(bytes: u64) -> String {
     for (unit, scale) in [("Gi", 1u64 << 30), ("G", 1_000_000_000), ("Mi", 1 << 20), ("M", 1_000_000)] {
         if bytes > 0 && bytes.is_multiple_of(scale) {
             return format!("{}{unit}", bytes / scale);
