@@ -2,6 +2,7 @@
 //! then the kinds. No lease of the demo is anybody's, so their floors need not be waited for.
 
 use anyhow::{Context, Result};
+use macrack_api::names::serving_request;
 
 use crate::cluster::Cluster;
 
@@ -29,6 +30,10 @@ pub(crate) async fn everything(cluster: &Cluster) -> Result<()> {
             let free =
                 format!("patch {kind} {name}{namespace} --type=merge -p {{\"metadata\":{{\"finalizers\":null}}}}");
             run(&free).await?;
+            if kind == "MacNode" {
+                // its agent made it, and nothing owns it
+                run(&format!("delete csr {} --ignore-not-found", serving_request(name))).await?;
+            }
             // a pod on a Mac whose agent is gone is confirmed by nobody
             let at_once = if kind == "Pod" { " --grace-period=0 --force" } else { "" };
             run(&format!("delete {kind} {name}{namespace} --ignore-not-found --wait=false{at_once}")).await?;

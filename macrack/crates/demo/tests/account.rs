@@ -93,7 +93,7 @@ async fn the_whole_story_happens_on_a_control_plane_of_its_own_and_in_a_cluster_
     let plane = ControlPlane::start(Options::default())?;
     let kubeconfig = plane.kubeconfig().display().to_string();
     let things = "get nodes,namespaces,crd,clusterroles,clusterrolebindings,validatingadmissionpolicies,\
-                  validatingwebhookconfigurations,pods,roles,serviceaccounts -A -o name";
+                  validatingwebhookconfigurations,certificatesigningrequests,pods,roles,serviceaccounts -A -o name";
     let things: Vec<&str> = things.split_whitespace().collect();
     let before = plane.kubectl(&things).await?.success()?;
     let (done, text) = demo(dir.path(), &["--once", "--kubeconfig", &kubeconfig]).await?;

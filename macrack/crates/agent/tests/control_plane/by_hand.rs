@@ -138,7 +138,8 @@ impl Rack {
         expect::accepts(self.nodes().create(&PostParams::default(), &node).await);
     }
 
-    async fn lease(&self) {
+    /// Binds the lease of these tests.
+    pub(crate) async fn lease(&self) {
         let status = json!({ "leaseRef": {
             "namespace": self.ns.name(), "name": "lease", "uid": LEASE,
             "boundAt": "2026-01-01T00:00:00Z", "earliestReleaseAt": "2026-01-02T00:00:00Z",
@@ -328,13 +329,48 @@ impl Rack {
 
     /// The MacNode made again without its slots, as from a backup older than they are.
     pub(crate) async fn restore(&self, slots: &[(&str, &str, Order)]) {
+        self.make_mac_node_again().await;
+        self.lease().await;
+        self.order(slots).await;
+    }
+
+    /// The MacNode made again without anything that was known of it.
+    pub(crate) async fn make_mac_node_again(&self) {
         let old = self.mac_nodes().get(&self.name).await.unwrap();
         expect::accepts(self.mac_nodes().delete(&self.name, &DeleteParams::default()).await);
         expect::until_gone(&self.mac_nodes(), &self.name, SOON).await;
         let fresh = MacNode::new(&self.name, old.spec);
         expect::accepts(self.mac_nodes().create(&PostParams::default(), &fresh).await);
-        self.lease().await;
-        self.order(slots).await;
+    }
+
+    /// Kills the agent; the first report of the next one. The Mac has another macOS by then, by which that report is told
+    /// from all that the earlier agent wrote.
+    pub(crate) async fn next_life(&mut self) -> AgentStatus {
+        static UPDATES: AtomicU32 = AtomicU32::new(1);
+        let version = format!("26.1.{}", UPDATES.fetch_add(1, Ordering::Relaxed));
+        self.agent.kill9().unwrap();
+        self.chassis.modify(|file| file.spec.host_version.clone_from(&version)).unwrap();
+        self.agent.restart().unwrap();
+        self.until_report("from the next agent", |report| report.host_version.as_ref() == Some(&version)).await
+    }
+
+    /// Makes the settings of the cluster, which is shared by the tests of this binary.
+    pub(crate) async fn configure(&self, spec: &Value) {
+        let config = json!({
+            "apiVersion": "config.macrack.io/v1alpha1", "kind": "RackConfig", "metadata": { "name": "default" },
+            "spec": spec,
+        });
+        self.plane.kubectl_with(&["apply", "-f", "-"], &config.to_string()).await.unwrap().success().unwrap();
+    }
+
+    /// Waits until the agent's report is so.
+    pub(crate) async fn until_report(&self, what: &str, holds: impl Fn(&AgentStatus) -> bool) -> AgentStatus {
+        let report = |node: &MacNode| node.status.as_ref()?.agent.clone();
+        let mac_nodes = self.mac_nodes();
+        let seen = expect::until_seen(&mac_nodes, &self.name, what, SOON, |node| {
+            report(node).is_some_and(|report| holds(&report))
+        });
+        report(&seen.await).unwrap()
     }
 }
 

@@ -107,10 +107,11 @@ async fn a_stuck_counter_is_found_out_and_nothing_is_tried_again_in_this_boot() 
 
     // a new agent of the same boot remembers; a new boot forgets
     let mut rack = rack;
-    rack.agent.kill9().unwrap();
-    rack.agent.restart().unwrap();
-    rack.agent.until_logged("inventory", crate::by_hand::SOON).await.unwrap();
-    rack.until_quota("still stuck", |quota| quota.stuck).await;
+    assert!(rack.next_life().await.quota.stuck, "an agent's restart ends it");
+    rack.until_vm(&uid, "held back by the next agent", |vm| {
+        vm.state == VmState::Waiting && vm.message.as_deref().is_some_and(|why| why.contains("counter is stuck"))
+    })
+    .await;
     assert_eq!(rack.starts(&uid), starts, "it was tried again");
     rack.agent.kill9().unwrap();
     rack.chassis.set_fault(Fault::StickCounter(false)).unwrap();

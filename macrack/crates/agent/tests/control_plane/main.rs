@@ -5,6 +5,7 @@
 mod by_hand;
 mod identity;
 mod life;
+mod notes;
 mod restart;
 mod too_old;
 mod trouble;

@@ -49,6 +49,17 @@ async fn a_wipe_that_cannot_be_told_to_be_complete_is_no_success_and_is_tried_ag
 }
 
 #[tokio::test]
+async fn a_process_that_came_unseen_is_stopped_before_its_vm_is_wiped() {
+    let bench = Bench::new().await;
+    let vm = bench.made(1).await;
+    let (binary, dir) = (bench.around.vm_binary.clone(), bench.state_dir.vm(&uid(1)));
+    let pid = macrack_vm::spawn(&binary, dir.path()).unwrap();
+    vm.order(Command::Wipe);
+    until(&vm, "gone", |facts| facts.gone).await;
+    assert!(!is_alive(i32::try_from(pid).unwrap()) && !dir.path().exists());
+}
+
+#[tokio::test]
 async fn a_wipe_that_comes_while_the_disk_is_cloned_ends_the_clone() {
     let bench = Bench::new().await;
     let dir = bench.state_dir.vm(&uid(1));

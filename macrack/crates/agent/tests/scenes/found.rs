@@ -1,7 +1,10 @@
 //! What a new agent finds.
 
 use std::fs;
+use std::io;
+use std::sync::Arc;
 
+use macrack_agent::host::{Host, HostFacts, VmProcess};
 use macrack_agent::inventory;
 use macrack_agent::life::{Life, Rest};
 use macrack_agent::vms::Command;
@@ -119,4 +122,93 @@ async fn a_start_that_the_kernel_refuses_says_so_and_leaves_the_disk() {
     vm.order(Command::Start);
     until(&vm, "failed", |facts| matches!(facts.life, Life::AtRest(Rest::Failed(_)))).await;
     assert!(bench.state_dir.vm(&uid(1)).path().join("disk.img").exists());
+}
+
+/// A host that says of a process that it serves a directory.
+struct Claims {
+    inner: Arc<dyn Host>,
+    process: VmProcess,
+}
+
+impl Host for Claims {
+    fn facts(&self) -> io::Result<HostFacts> {
+        self.inner.facts()
+    }
+    fn disk_free(&self) -> io::Result<u64> {
+        self.inner.disk_free()
+    }
+    fn vm_processes(&self) -> io::Result<Vec<VmProcess>> {
+        Ok(vec![self.process.clone()])
+    }
+    fn machine_identifier(&self) -> io::Result<String> {
+        self.inner.machine_identifier()
+    }
+    fn going_down(&self) -> io::Result<bool> {
+        self.inner.going_down()
+    }
+}
+
+#[tokio::test]
+async fn a_process_whose_directory_cannot_be_looked_at_is_not_taken_for_one_that_outlived_it() {
+    for gone in [false, true] {
+        let mut bench = Bench::new().await;
+        let dir = bench.state_dir.vm(&uid(1)).path().to_owned();
+        if !gone {
+            std::os::unix::fs::symlink(&dir, &dir).unwrap();
+        }
+        let mut process = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let claim = VmProcess { pid: process.id(), dir: Some(dir) };
+        bench.around.host = Arc::new(Claims { inner: bench.around.host.clone(), process: claim });
+        inventory::take(&bench.state_dir, &bench.around).await.unwrap();
+        let killed = if gone { Some(process.wait().unwrap()) } else { process.try_wait().unwrap() };
+        assert_eq!(killed.is_some(), gone, "its VM may be a tenant's that runs");
+        if !gone {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+}
+
+/// A program in the place of macrack-vm.
+fn stand_in(bench: &mut Bench, does: &str) {
+    let (real, fake) = (bench.around.vm_binary.clone(), bench.state_dir.path().join("launcher"));
+    fs::write(&fake, format!("#!/bin/sh\nreal={}\ndir=\"$3\"\n{does}\n", real.display())).unwrap();
+    fs::set_permissions(&fake, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    bench.around.vm_binary = fake;
+}
+
+#[tokio::test]
+async fn a_vm_whose_launcher_fails_is_taken_up_all_the_same_where_its_process_came() {
+    let mut bench = Bench::new().await;
+    stand_in(
+        &mut bench,
+        "\"$real\" run --dir \"$dir\" >/dev/null 2>&1 &\nuntil [ -S \"$dir/vm.sock\" ]; do sleep 0.05; done\nexit 1",
+    );
+    let vm = bench.made(1).await;
+    vm.order(Command::Start);
+    let ready = until(&vm, "ready or failed", |f| f.guest_ready || matches!(f.life, Life::AtRest(_))).await;
+    assert_eq!(ready.life, Life::Running, "it runs, and nobody counts it");
+    vm.order(Command::Stop);
+    until(&vm, "stopped", |facts| facts.life == Life::AtRest(Rest::Ready)).await;
+}
+
+#[tokio::test]
+async fn a_launcher_that_never_ends_does_not_hold_up_the_orders_to_its_vm() {
+    let mut bench = Bench::new().await;
+    stand_in(&mut bench, "echo $$ > \"$dir/launcher.pid\"\nexec sleep 1000");
+    let vm = bench.made(1).await;
+    vm.order(Command::Start);
+    let file = bench.state_dir.vm(&uid(1)).path().join("launcher.pid");
+    let pid = loop {
+        match fs::read_to_string(&file).unwrap_or_default().trim().parse::<u32>() {
+            Ok(pid) => break pid,
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+        }
+    };
+    tokio::time::pause();
+    tokio::time::advance(std::time::Duration::from_secs(91)).await;
+    tokio::time::resume();
+    let failed = until(&vm, "given up", |facts| matches!(facts.life, Life::AtRest(Rest::Failed(_)))).await;
+    assert!(failed.life.to_string().contains("has not ended within 90s"), "{}", failed.life);
+    crate::chassis::send(pid, Signal::KILL);
 }
