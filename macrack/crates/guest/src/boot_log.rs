@@ -45,6 +45,17 @@ impl BootLog {
         self.progress.send_modify(|progress| progress.open = awaited);
     }
 
+    /// Drops what another machine, of whose disk this one is a clone, has left here: nobody is shown its words.
+    pub fn forget(&self) {
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::error!(%error, "what another machine's first boot wrote cannot be removed; it is not shown");
+            }
+            _ => {}
+        }
+        self.progress.send_modify(|progress| progress.written = 0);
+    }
+
     /// Begins the file anew; what is written into the answered pipe ends up in it. Needs a tokio runtime.
     ///
     /// # Errors

@@ -61,7 +61,10 @@ impl Script {
         let log = BootLog::new(directory.join("first-boot.log"), false);
         let mut script = Script { directory, machine, state: FirstBoot::NotAsked, log };
         match read_json::<Record>(&script.record()) {
-            Ok(record) if script.is_of_another(&record) => script.forget_text(),
+            Ok(record) if script.is_of_another(&record) => {
+                script.forget_text();
+                script.log.forget();
+            }
             Ok(Record { machine: Some(_), .. }) if let Some(error) = unknown => {
                 let why = format!("not run: there is a record, and whose it is cannot be told: {error}");
                 script.state = failed(&why);

@@ -38,6 +38,38 @@ fn a_script_of_another_machine_is_neither_run_nor_kept() {
     assert!(!clone.text().exists());
 }
 
+#[tokio::test]
+async fn what_the_script_of_another_machine_wrote_is_not_shown_as_this_ones() {
+    let root = disk();
+    load(&root, "golden").accept("echo golden").unwrap();
+    let log = root.path().join(DIRECTORY).join("first-boot.log");
+    fs::write(&log, "words of somebody else\n").unwrap();
+    assert_eq!(shown(&load(&root, "golden")).await, "words of somebody else\n", "the same machine, started again");
+
+    let mut clone = load(&root, "clone");
+    assert!(!log.exists());
+    clone.accept("echo clone").unwrap();
+    assert_eq!(shown(&clone).await, "");
+}
+
+/// What a host gets that follows the script's output, if no more comes.
+async fn shown(script: &Script) -> String {
+    use macrack_wire::link::{Limits, Link};
+    use macrack_wire::session::{Ended, Frame, split};
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let (_client, mut writer) = split(Link::new(near, Limits::VM));
+    let (mut reader, _host) = split(Link::new(far, Limits::GUEST));
+    let log = script.log();
+    log.await_script(false);
+    assert_eq!(log.send(&mut writer).await.unwrap(), Ended::Over);
+    writer.close().await.unwrap();
+    let mut text = Vec::new();
+    while let Some(Frame::Output(bytes)) = reader.next().await.unwrap() {
+        text.extend_from_slice(&bytes);
+    }
+    String::from_utf8(text).unwrap()
+}
+
 #[test]
 fn a_guest_that_does_not_know_itself_runs_nothing_where_there_is_a_record() {
     let root = disk();

@@ -9,7 +9,8 @@
 //! Invariants:
 //! - **Nobody but the agent's user is heard**: the socket is that user's alone, and the kernel is asked who is at
 //!   the other end of every connection.
-//! - **One reboot for each approval**: an approval is noted on disk as used before the reboot begins.
+//! - **One reboot for each approval, and few a day**: an approval is noted on disk as used before the reboot begins, and
+//!   what is begun is counted, for nobody can sign an approval here.
 //! - **No path comes from a peer.** What a wipe removes lies below the state directory, reached from its root one
 //!   directory at a time, never through a symbolic link.
 //! - What cannot be written to the log is not done.

@@ -19,13 +19,17 @@ pub struct Mac;
 #[cfg(target_os = "macos")]
 impl Power for Mac {
     fn reboot(&self) -> io::Result<()> {
-        // shutdown(8) asks launchd for an orderly restart, in which jobs get their SIGTERM
-        let output = std::process::Command::new("/sbin/shutdown").args(["-r", "now"]).output()?;
-        if output.status.success() {
+        // shutdown(8) asks launchd for an orderly restart, in which jobs get their SIGTERM. It goes on in a child of its own,
+        // which would keep pipes open to the end: so it gets none, and its words stand in the log of this job
+        let status = std::process::Command::new("/sbin/shutdown")
+            .args(["-r", "now"])
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::null())
+            .status()?;
+        if status.success() {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        Err(io::Error::other(format!("/sbin/shutdown -r now: {}, {}", output.status, said.trim())))
+        Err(io::Error::other(format!("/sbin/shutdown -r now: {status}; /var/log/macrack-hostd.log says why")))
     }
 }
 

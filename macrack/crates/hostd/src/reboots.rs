@@ -1,7 +1,8 @@
 //! Which approvals were used: `reboots.json`.
 //!
-//! Invariant: an approval is on the disk as used before its reboot begins. It is given back only when the operating
-//! system said that no reboot has begun.
+//! Invariants: an approval is on the disk as used before its reboot begins, and is given back only when the operating
+//! system said that no reboot has begun. Whoever asks and whatever is said to be approved, no more than [`MOST`] reboots
+//! begin within [`SPAN`]: nobody can sign an approval here, so a number is what root can hold by itself.
 
 use std::fs::File;
 use std::io;
@@ -16,6 +17,15 @@ use serde::{Deserialize, Serialize};
 /// A request may be so far ahead of this host's clock: clocks differ, by less than a day.
 const FARTHEST: SignedDuration = SignedDuration::from_hours(24);
 
+/// Reboots that begin within [`SPAN`] at most. The operator's policy approves one for a Mac in that time, so three are
+/// left to admins; one who needs more stands at the Mac anyway.
+pub const MOST: usize = 4;
+/// The time over which reboots are counted.
+pub const SPAN: SignedDuration = SignedDuration::from_hours(24);
+
+/// Reboots whose times are kept: more than count, for whoever looks into them later, and the log can be filled.
+const KEPT: usize = 32;
+
 /// The note on disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -26,6 +36,30 @@ struct Used {
     /// When, by the host's clock.
     #[serde(default)]
     at: Option<Timestamp>,
+    /// When the last reboots began, at most [`KEPT`], the latest last.
+    #[serde(default)]
+    begun: Vec<Timestamp>,
+}
+
+impl Used {
+    /// What is noted, with what an earlier release has.
+    fn begun(&self) -> Vec<Timestamp> {
+        if self.begun.is_empty() { self.at.into_iter().collect() } else { self.begun.clone() }
+    }
+
+    /// The reboots that count at `now`. One whose time is a day and more away in either direction is of a clock that was
+    /// wrong then or is now, and must not keep a Mac from its reboot for years.
+    fn counted(&self, now: Timestamp) -> Vec<Timestamp> {
+        self.begun().into_iter().filter(|begun| now.duration_since(*begun).abs() < SPAN).collect()
+    }
+
+    /// With a reboot that begins now.
+    fn with(&self, requested_at: Timestamp, now: Timestamp) -> Used {
+        let mut begun = self.begun();
+        begun.push(now);
+        begun.drain(..begun.len().saturating_sub(KEPT));
+        Used { requested_at: Some(requested_at), at: Some(now), begun }
+    }
 }
 
 /// The used approvals.
@@ -45,7 +79,8 @@ impl Reboots {
     /// Approvals are ordered by their time, so one older than the last that was used is stale, not new.
     ///
     /// # Errors
-    /// Refused when it was used before, when the notes cannot be read or written, or when `reboot` failed.
+    /// Refused when it was used before, when too many reboots have begun lately, when the notes cannot be read or written,
+    /// or when `reboot` failed.
     pub fn once(
         &self,
         requested_at: Timestamp,
@@ -53,6 +88,19 @@ impl Reboots {
         reboot: impl FnOnce() -> io::Result<()>,
     ) -> Result<(), Refusal> {
         let before = self.read()?;
+        self.judge(&before, requested_at, now)?;
+        self.write(&before.with(requested_at, now))?;
+        reboot().map_err(|error| {
+            // no reboot has begun: the approval is still good
+            if let Err(kept) = self.write(&before) {
+                tracing::error!(error = %kept.message, "an approval that was not used stays noted as used");
+            }
+            Refusal::denied(format!("the reboot could not begin: {error}"))
+        })
+    }
+
+    /// Whether the approval `requested_at` is good at `now`, after what is noted.
+    fn judge(&self, before: &Used, requested_at: Timestamp, now: Timestamp) -> Result<(), Refusal> {
         let ahead = requested_at.duration_since(now);
         if ahead > FARTHEST {
             return Err(Refusal::denied(format!(
@@ -78,14 +126,17 @@ impl Reboots {
             };
             return Err(Refusal::new(RefusalKind::Repeated, message));
         }
-        self.write(&Used { requested_at: Some(requested_at), at: Some(now) })?;
-        reboot().map_err(|error| {
-            // no reboot has begun: the approval is still good
-            if let Err(kept) = self.write(&before) {
-                tracing::error!(error = %kept.message, "an approval that was not used stays noted as used");
-            }
-            Refusal::denied(format!("the reboot could not begin: {error}"))
-        })
+        let counted = before.counted(now);
+        if let Some(first) = counted.iter().min().filter(|_| counted.len() >= MOST) {
+            return Err(Refusal::denied(format!(
+                "{} reboots of this Mac were begun within {} h, and no more are, approved or not: the next one at {}, with \
+                 the same approval; somebody at the Mac can reboot it before",
+                counted.len(),
+                SPAN.as_hours(),
+                *first + SPAN
+            )));
+        }
+        Ok(())
     }
 
     fn read(&self) -> Result<Used, Refusal> {
@@ -166,6 +217,51 @@ mod tests {
         let failed = reboots.once(at(10), at(100), || Err(io::Error::other("no power"))).unwrap_err();
         assert!(failed.kind == RefusalKind::Denied && failed.message.contains("no power"), "{failed}");
         assert_eq!(reboots.once(at(10), at(100), || Ok(())), Ok(()));
+    }
+
+    #[test]
+    fn no_more_than_four_begin_within_a_day_whatever_is_said_to_be_approved() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("reboots.json");
+        let mut begun = 0;
+        let mut ask = |requested, now| {
+            Reboots::new(file.clone()).once(at(requested), at(now), || {
+                begun += 1;
+                Ok(())
+            })
+        };
+        for n in 1..=4 {
+            assert_eq!(ask(n, 1000 * n), Ok(()));
+        }
+        let day = SPAN.as_secs();
+        for (requested, now) in [(5, 4001), (6, 999 + day)] {
+            let refused = ask(requested, now).unwrap_err();
+            assert_eq!(refused.kind, RefusalKind::Denied, "the approval is not used up");
+            assert!(refused.message.contains("4 reboots of this Mac were begun within 24 h"), "{refused}");
+            assert!(refused.message.contains("the next one at 1970-01-02T00:16:40Z"), "{refused}");
+        }
+        assert_eq!(ask(5, 1000 + day), Ok(()), "the first of them counts no more");
+        assert!(ask(6, 1001 + day).is_err(), "the others do");
+        // a clock that ran years ahead for a while
+        let years = 20 * 365 * day;
+        assert_eq!(ask(6, years), Ok(()));
+        assert_eq!(ask(7, 3000 + day), Ok(()));
+        assert_eq!(begun, 7);
+    }
+
+    #[test]
+    fn what_could_not_begin_does_not_count_and_what_an_earlier_release_noted_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("reboots.json");
+        std::fs::write(&file, r#"{"requestedAt": "1970-01-01T00:00:01Z", "at": "1970-01-01T00:00:02Z"}"#).unwrap();
+        let reboots = Reboots::new(file);
+        for n in 10..20 {
+            reboots.once(at(n), at(100), || Err(io::Error::other("no power"))).unwrap_err();
+        }
+        for n in 20..23 {
+            assert_eq!(reboots.once(at(n), at(100), || Ok(())), Ok(()));
+        }
+        assert!(reboots.once(at(23), at(100), || panic!("a fifth")).unwrap_err().message.contains("4 reboots"));
     }
 
     #[test]
