@@ -63,12 +63,11 @@ impl Claim {
         let claims: Api<MacOSMachineClaim> = cluster.here();
         let mut interrupt = Interrupt::listen();
         let claim = self.object().map_err(|why| anyhow!(why))?;
-        let made = claims
-            .create(&PostParams::default(), &claim)
-            .await
-            .map_err(|error| said(error, "claiming a machine"))?;
-        let (name, uid) = (made.name_any(), made.uid().unwrap_or_default());
         let at = &cluster.namespace;
+        let Some(made) = make(&claims, &claim, at, &mut interrupt).await? else {
+            return Ok(ExitCode::from(130));
+        };
+        let (name, uid) = (made.name_any(), made.uid().unwrap_or_default());
         out::note(&format!("claim {at}/{name} made; it stays when you interrupt this"));
         let bound = tokio::select! {
             met = wait(claims, &name, &uid, timeout) => match met? {
@@ -80,7 +79,7 @@ impl Claim {
                 ),
             },
             () = interrupt.happened() => {
-                out::note(&format!("the claim stays: kubectl delete macclaim {name} -n {at} ends it"));
+                out::note(&stays(&name, at));
                 return Ok(ExitCode::from(130));
             }
         };
@@ -121,6 +120,39 @@ impl Claim {
         }))
         .map_err(|error| error.to_string())
     }
+}
+
+/// What whoever interrupts is told of a claim that is there.
+fn stays(name: &str, at: &str) -> String {
+    format!("the claim stays: kubectl delete macclaim {name} -n {at} ends it")
+}
+
+/// Makes the claim; `None` when it was interrupted, and all is said. The answer to a request that is on its way is
+/// waited for, by Ctrl-C too, since the claim may be there already; whoever insists leaves without knowing.
+async fn make(
+    claims: &Api<MacOSMachineClaim>,
+    claim: &MacOSMachineClaim,
+    at: &str,
+    interrupt: &mut Interrupt,
+) -> Result<Option<MacOSMachineClaim>> {
+    let post = PostParams::default();
+    let made = claims.create(&post, claim);
+    tokio::pin!(made);
+    tokio::select! {
+        made = &mut made => return made.map(Some).map_err(|error| said(error, "claiming a machine")),
+        () = interrupt.happened() => {}
+    }
+    out::note("the claim is being made and its answer waited for; interrupt once more to leave without it");
+    tokio::select! {
+        made = made => {
+            let made = made.map_err(|error| said(error, "claiming a machine"))?;
+            out::note(&stays(&made.name_any(), at));
+        }
+        () = interrupt.happened() => out::note(&format!(
+            "whether the claim was made is not known: kubectl get macclaim -n {at}"
+        )),
+    }
+    Ok(None)
 }
 
 /// A claim that has a machine.

@@ -28,6 +28,7 @@ use crate::interrupt::{Interrupt, Interrupted};
 use crate::out;
 use crate::times::duration;
 use fio::Figures;
+use objects::Unmade;
 use render::{Bus, Run};
 
 /// Measure NVMe against SATA on a storage class, in a Linux guest
@@ -108,15 +109,17 @@ impl Bench {
             self.storage_class,
             self.seconds * fio::JOBS.len() as u32
         ));
+        let during = || format!("the {bus} run");
         let measured = match objects::make(cluster, run, interrupt).await {
-            Err(error) => Err(error),
+            Err(Unmade::Nothing(error)) => return Err(error.context(during())),
+            Err(Unmade::InPart(error)) => Err(error),
             Ok(()) => tokio::select! {
                 figures = console::figures(cluster, run, patience) => figures,
                 () = interrupt.happened() => Err(Interrupted.into()),
             },
         };
         objects::remove(cluster, run, interrupt).await;
-        measured.with_context(|| format!("the {bus} run"))
+        measured.with_context(during)
     }
 
     /// Told before a VM waits for a disk that nobody will ever make. Who may not look is not held up.

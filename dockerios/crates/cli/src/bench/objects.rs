@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use dockerios_kubevirt::{DataVolume, VirtualMachine};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim};
 use kube::api::{DeleteParams, PostParams};
@@ -25,17 +25,39 @@ use crate::out;
 /// For the guest's grace, the launcher pod's end and the driver's deletion of the disk.
 const PATIENCE: Duration = Duration::from_secs(180);
 
+/// Why not all of a run was made.
+pub(super) enum Unmade {
+    /// Nothing is there that is this run's: what bears its name, if anything does, is somebody else's.
+    Nothing(Error),
+    /// Part of it may be there.
+    InPart(Error),
+}
+
+impl From<Error> for Unmade {
+    fn from(error: Error) -> Self {
+        Unmade::InPart(error)
+    }
+}
+
 /// Makes all of it.
 ///
 /// # Errors
-/// What was refused, and [`Interrupted`]; part of it may be there then.
-pub(super) async fn make(cluster: &Cluster, run: &Run, interrupt: &mut Interrupt) -> Result<()> {
+/// What was refused, and [`Interrupted`].
+pub(super) async fn make(cluster: &Cluster, run: &Run, interrupt: &mut Interrupt) -> Result<(), Unmade> {
     let made = async {
         let post = PostParams::default();
         // made first: what bears the run's name from here on is this run's
         let maps: Api<ConfigMap> = cluster.here();
-        let key = maps.create(&post, &run.key()?).await;
-        key.map_err(|error| said(error, "making the ConfigMap"))?;
+        if let Err(error) = maps.create(&post, &run.key()?).await {
+            // a server that fails, or does not answer, may have made it all the same
+            let refused = matches!(&error, kube::Error::Api(status) if (400..500).contains(&status.code));
+            let error = said(error, "making the ConfigMap");
+            return Err(if refused {
+                Unmade::Nothing(error)
+            } else {
+                Unmade::InPart(error)
+            });
+        }
         let here = Some(&*cluster.namespace);
         let disks = cluster.untyped(here, &ApiResource::erase::<DataVolume>(&()));
         let disk = disks.create(&post, &run.disk()?).await;
@@ -43,7 +65,7 @@ pub(super) async fn make(cluster: &Cluster, run: &Run, interrupt: &mut Interrupt
         let machines = cluster.untyped(here, &ApiResource::erase::<VirtualMachine>(&()));
         let machine = machines.create(&post, &run.machine()?).await;
         machine.map_err(|error| said(error, "making the VM"))?;
-        anyhow::Ok(())
+        Ok(())
     };
     tokio::pin!(made);
     tokio::select! {
@@ -52,8 +74,8 @@ pub(super) async fn make(cluster: &Cluster, run: &Run, interrupt: &mut Interrupt
     }
     // what is being asked for is waited for; whoever insists need not
     tokio::select! {
-        made = made => made.and(Err(Interrupted.into())),
-        () = interrupt.happened() => Err(Interrupted.into()),
+        made = made => made.and(Err(Unmade::InPart(Interrupted.into()))),
+        () = interrupt.happened() => Err(Unmade::InPart(Interrupted.into())),
     }
 }
 

@@ -8,12 +8,13 @@ use anyhow::{Result, bail};
 use dockerios_api::names::{MANAGED_BY, PLATFORM_NAMESPACE};
 use dockerios_core::decide::platform::image_of;
 use dockerios_kubevirt::names::KVM_RESOURCE;
-use futures::{FutureExt as _, StreamExt as _};
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{ContainerState, Pod};
 use kube::api::{DeleteParams, PostParams};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
+use tokio::sync::watch;
 
 use super::judge::{Facts, away, offers};
 use crate::access::Cluster;
@@ -24,13 +25,15 @@ use crate::out;
 
 /// A pull of the image included, which a KVM node has as a rule.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// What the label of the pods says that they are managed by.
+const MANAGER: &str = "kubectl-dockerios";
 /// The kernel's word: `Y` or `N`.
 const FILE: &str = "/sys/module/kvm/parameters/ignore_msrs";
 
 /// What each node with KVM answers, or why none was asked.
 ///
 /// # Errors
-/// [`Interrupted`], once the pods are removed again.
+/// [`Interrupted`], once the pods are removed again, or as soon as whoever interrupts insists.
 pub(super) async fn nodes(
     cluster: &Cluster,
     facts: &Facts,
@@ -48,7 +51,7 @@ pub(super) async fn nodes(
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), PLATFORM_NAMESPACE);
     // each pod hears of the same end, and none is made after it
     let mut interrupt = Interrupt::listen();
-    let ended = async move { interrupt.happened().await }.boxed().shared();
+    let (tell, ended) = watch::channel(false);
     let asked = nodes.iter().filter(|node| offers(node, KVM_RESOURCE)).map(|node| {
         let (pods, image, ended) = (&pods, &image, ended.clone());
         async move {
@@ -61,15 +64,31 @@ pub(super) async fn nodes(
             (node.name_any(), answer)
         }
     });
-    let answers = futures::stream::iter(asked).buffer_unordered(8).collect().await;
-    match ended.now_or_never() {
-        Some(()) => Err(Interrupted.into()),
-        None => Ok(Ok(answers)),
+    let answers = futures::stream::iter(asked).buffer_unordered(8).collect();
+    tokio::select! {
+        answers = answers => match *ended.borrow() {
+            true => Err(Interrupted.into()),
+            false => Ok(Ok(answers)),
+        },
+        () = insisted(&mut interrupt, &tell) => {
+            out::note(&format!(
+                "the pods may be there still: kubectl delete pods -n {PLATFORM_NAMESPACE} -l {MANAGED_BY}={MANAGER}"
+            ));
+            Err(Interrupted.into())
+        }
     }
 }
 
-async fn ask(pods: &Api<Pod>, node: &str, image: &str, ended: impl Future<Output = ()> + Clone) -> Result<bool> {
-    if ended.clone().now_or_never().is_some() {
+/// Ends with the second interrupt; tells of the first, after which each pod is removed.
+async fn insisted(interrupt: &mut Interrupt, tell: &watch::Sender<bool>) {
+    interrupt.happened().await;
+    tell.send_replace(true);
+    out::note("the pods are being removed; interrupt once more to leave them");
+    interrupt.happened().await;
+}
+
+async fn ask(pods: &Api<Pod>, node: &str, image: &str, mut ended: watch::Receiver<bool>) -> Result<bool> {
+    if *ended.borrow() {
         return Err(Interrupted.into());
     }
     let made = pods
@@ -79,7 +98,8 @@ async fn ask(pods: &Api<Pod>, node: &str, image: &str, ended: impl Future<Output
     let name = made.name_any();
     let answer = tokio::select! {
         answer = last_words(pods.clone(), &name) => answer,
-        () = ended => Err(Interrupted.into()),
+        // an error would say that nobody tells any more; who tells outlives every pod
+        _ = ended.wait_for(|ended| *ended) => Err(Interrupted.into()),
     };
     // gone either way; that it could not be removed is worth a word and no more
     match pods.delete(&name, &DeleteParams::default().grace_period(0)).await {
@@ -159,7 +179,7 @@ fn waiting(pod: &Pod) -> String {
 fn pod(node: &str, image: &str) -> Result<Pod> {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"generateName": "doctor-", "labels": {MANAGED_BY: "kubectl-dockerios"}},
+        "metadata": {"generateName": "doctor-", "labels": {MANAGED_BY: MANAGER}},
         "spec": {
             "nodeName": node, "restartPolicy": "Never", "automountServiceAccountToken": false,
             "activeDeadlineSeconds": PATIENCE.as_secs(),

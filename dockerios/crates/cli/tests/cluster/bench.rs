@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use dockerios_api::PlatformConfig;
 use dockerios_kubevirt::{DataVolume, VirtualMachine, crds};
-use dockerios_testkit::{ControlPlane, Options, Proc, Scratch, apply_yaml};
+use dockerios_testkit::{ControlPlane, Options, Proc, Scratch, apply_yaml, expect};
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolumeClaim, Pod};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
@@ -89,9 +89,13 @@ impl Stage {
     }
 
     fn bench(&self, ns: &str, dir: &Path, more: &[&str]) -> Result<Proc> {
+        self.bench_by(self.plane.kubeconfig(), ns, dir, more)
+    }
+
+    fn bench_by(&self, kubeconfig: &Path, ns: &str, dir: &Path, more: &[&str]) -> Result<Proc> {
         let image = format!("registry.example.com/linux@sha256:{}", "c".repeat(64));
         let words = ["bench", "--storage-class", "fast", "--image", &image, "-n", ns];
-        let command = plugin(Some(self.plane.kubeconfig()), &[&words, more].concat());
+        let command = plugin(Some(kubeconfig), &[&words, more].concat());
         Proc::spawn("bench", command, dir.join("bench.log"))
     }
 
@@ -162,7 +166,9 @@ async fn two_disks_are_compared_by_fios_own_figures_and_whatever_its_end_nothing
     let dir = tempfile::tempdir()?;
     compared(&stage, dir.path()).await?;
     interrupted(&stage, dir.path()).await?;
-    refused(&stage, dir.path()).await
+    refused(&stage, dir.path()).await?;
+    let dir = tempfile::tempdir()?;
+    nothing_made(&stage, dir.path()).await
 }
 
 async fn compared(stage: &Stage, dir: &Path) -> Result<()> {
@@ -221,7 +227,7 @@ async fn refused(stage: &Stage, dir: &Path) -> Result<()> {
         "namespace": scratch.name()}, "spec": {"hard": {"count/virtualmachines.kubevirt.io": "0"}}});
     apply_yaml(&stage.client, &quota.to_string()).await?;
     let quotas: Api<k8s_openapi::api::core::v1::ResourceQuota> = Api::namespaced(stage.client.clone(), scratch.name());
-    dockerios_testkit::expect::until(quotas, "none", "its count", |quota| {
+    expect::until(quotas, "none", "its count", |quota| {
         quota.status.as_ref().is_some_and(|status| status.used.is_some())
     })
     .await?;
@@ -233,5 +239,30 @@ async fn refused(stage: &Stage, dir: &Path) -> Result<()> {
         log.contains("error: the sata run: making the VM: ") && log.contains("exceeded quota"),
         "{log}"
     );
+    stage.nothing_is_left(scratch.name()).await
+}
+
+/// Who may read and make nothing: what was never made is not removed, and nobody is told to.
+async fn nothing_made(stage: &Stage, dir: &Path) -> Result<()> {
+    let scratch = Scratch::new(&stage.plane, "bench-reader").await?;
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "reader"}, "rules": [
+            {"apiGroups": ["config.dockerios.io"], "resources": ["platformconfigs"], "verbs": ["get"]}]});
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "reader"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reader"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "reader"}]});
+    apply_yaml(&stage.client, &format!("{role}\n---\n{binding}\n")).await?;
+    let platforms: Api<PlatformConfig> = Api::all(stage.plane.client_as("reader", &[]).await?);
+    expect::until_accepted(|| platforms.get("default")).await?;
+    let bench = stage.bench_by(&stage.plane.kubeconfig_for("reader", &[])?, scratch.name(), dir, &[])?;
+    let ended = bench.wait(MINUTE).await?;
+    let log = bench.log();
+    ensure!(ended.code() == Some(1), "{ended}: {log}");
+    ensure!(
+        log.contains("error: the sata run: making the ConfigMap: ") && log.contains("is forbidden"),
+        "{log}"
+    );
+    ensure!(!log.contains("kubectl delete") && !log.contains("removing"), "{log}");
     stage.nothing_is_left(scratch.name()).await
 }

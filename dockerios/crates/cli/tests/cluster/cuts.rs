@@ -7,14 +7,16 @@ use anyhow::{Context as _, Result, ensure};
 use dockerios_api::MacOSMachineClaim;
 use dockerios_api::names::PLATFORM_NAMESPACE;
 use dockerios_kubevirt::KubeVirt;
-use dockerios_testkit::{ControlPlane, Options, Proc, Scratch, apply_yaml, expect};
+use dockerios_testkit::{ControlPlane, Options, Proc, Scratch, WriteCutter, apply_yaml, expect};
+use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Client, CustomResourceExt as _, ResourceExt as _};
 use serde_json::json;
 
 use crate::link::Link;
-use crate::{definitions, plugin};
+use crate::{definitions, interrupt, plugin};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -155,5 +157,29 @@ async fn probe(client: &Client, link: &Link, dir: &Path) -> Result<()> {
     );
     let left = pods.list(&its).await?.items.len();
     ensure!(left == 0, "{left} pods are left");
+    unanswered(link, &pods, dir).await
+}
+
+/// Its pod cannot be removed, since no write is answered any more: whoever insists is let go.
+async fn unanswered(link: &Link, pods: &Api<Pod>, dir: &Path) -> Result<()> {
+    let cutter = WriteCutter::start(link.kubeconfig()).await?;
+    let words = ["doctor", "--probe-nodes"];
+    let command = plugin(Some(cutter.kubeconfig()), &words);
+    let asks = Proc::spawn("doctor", command, dir.join("unanswered.log"))?;
+    let mut changes = std::pin::pin!(
+        watcher(pods.clone(), watcher::Config::default())
+            .default_backoff()
+            .applied_objects()
+    );
+    let made = tokio::time::timeout(MINUTE, changes.try_next()).await;
+    made.with_context(|| asks.log())??.context("its pod")?;
+    cutter.hold();
+    interrupt(&asks)?;
+    asks.until_logged("interrupt once more to leave them", MINUTE).await?;
+    let ended = asks.terminate(MINUTE).await?;
+    let log = asks.log();
+    ensure!(ended.code() == Some(130), "{ended}: {log}");
+    let by_hand = "kubectl delete pods -n dockerios-system -l app.kubernetes.io/managed-by=kubectl-dockerios";
+    ensure!(log.contains(by_hand), "{log}");
     Ok(())
 }

@@ -5,13 +5,14 @@ mod cuts;
 mod import;
 mod kubelet;
 mod link;
+mod silent;
 mod without;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use dockerios_testkit::apply_file;
+use dockerios_testkit::{Proc, apply_file};
 use kube::Client;
 
 /// What it said, and with which code it ended.
@@ -67,6 +68,13 @@ impl Said {
         }
         Ok(())
     }
+}
+
+/// Asks it to end, once, and waits for nothing.
+fn interrupt(process: &Proc) -> Result<()> {
+    let sent = Command::new("kill").args(["-TERM", &process.pid().to_string()]).status()?;
+    ensure!(sent.success(), "kill: {sent}");
+    Ok(())
 }
 
 /// DockerIOS's own kinds.
