@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::PostParams;
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client};
+use kube::{Api, Client, Config};
 use macrack_api::rack::node::MacNodeSpec;
 use macrack_api::{MacNode, Span, names};
 use serde::Serialize;
@@ -54,15 +54,32 @@ pub(crate) struct Enroll {
     #[arg(long, value_name = "TIME", default_value = "1m")]
     timeout: Span,
     /// URL at which the Mac reaches the API server, if not the one of your kubeconfig
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = https_url)]
     server: Option<String>,
     /// The CA that the Mac shall trust, PEM, if your kubeconfig names none
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
     /// The common name in the certificate that your API server shows to kubelets (--kubelet-client-certificate): the
     /// only caller whom the Mac answers exec and logs
-    #[arg(long, value_name = "NAME", default_value = "kube-apiserver-kubelet-client")]
+    #[arg(long, value_name = "NAME", default_value = "kube-apiserver-kubelet-client", value_parser = caller)]
     kubelet_client_name: String,
+}
+
+/// The Mac would find out too late, and far from here, that it cannot reach the API server by it.
+fn https_url(text: &str) -> Result<String, String> {
+    let form =
+        || format!("{text:?} is no URL of an API server: write https://HOST, https://HOST:PORT, as in a kubeconfig");
+    let url = Config::new(text.parse().map_err(|_| form())?).cluster_url;
+    let whole = url.scheme_str() == Some("https") && url.host().is_some_and(|host| !host.is_empty());
+    if whole { Ok(text.trim_end_matches('/').to_owned()) } else { Err(form()) }
+}
+
+/// A certificate without a name must not be the one caller.
+fn caller(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("a name is wanted: the CN in the certificate of --kubelet-client-certificate".to_owned()),
+        name => Ok(name.to_owned()),
+    }
 }
 
 fn token_life(text: &str) -> Result<Span, String> {
@@ -228,6 +245,21 @@ mod tests {
             let refused = token_life(text).unwrap_err();
             assert!(refused.contains(why), "{text}: {refused}");
         }
+    }
+
+    #[test]
+    fn a_server_that_no_mac_could_reach_and_a_caller_without_a_name_are_refused_here() {
+        assert_eq!(https_url("https://10.0.0.1:6443/").as_deref(), Ok("https://10.0.0.1:6443"));
+        assert_eq!(
+            https_url("https://rancher.example/k8s/clusters/c-1").as_deref(),
+            Ok("https://rancher.example/k8s/clusters/c-1")
+        );
+        for wrong in ["", "10.0.0.1", "10.0.0.1:6443", "http://10.0.0.1", "https://", "ftp://x", "https:// x"] {
+            let refused = https_url(wrong).unwrap_err();
+            assert!(refused.contains("write https://HOST"), "{wrong:?}: {refused}");
+        }
+        assert_eq!(caller("front-proxy").as_deref(), Ok("front-proxy"));
+        assert!(caller(" ").unwrap_err().contains("a name is wanted"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow, bail};
 use k8s_openapi::jiff::Timestamp;
 use kube::core::{ClusterResourceScope, NamespaceResourceScope};
 use kube::{Api, Client, Resource};
-use macrack_api::{MacNode, MacNodeLease, MacOSImage, MacOSInstance};
+use macrack_api::{MacNode, MacNodeLease, MacOSImage, MacOSInstance, condition};
 use serde::de::DeserializeOwned;
 
 use crate::cluster::{self, Access, said};
@@ -44,7 +44,8 @@ impl Why {
                 sentence::instance(&instance, lease.as_ref(), now())
             }
         };
-        println!("{words}");
+        // an agent's own words are in it
+        println!("{}", condition::plain(&words));
         Ok(())
     }
 }
