@@ -1,15 +1,16 @@
 //! AdmissionReview in, AdmissionReview out.
 //!
-//! Invariant: whatever the body holds, the answer is an HTTP response: 400 for what is no AdmissionReview, 413 for
-//! what is too large, and a review with a verdict for everything else.
+//! Invariant: whatever the body holds, the answer is an HTTP response: 400 for what is no AdmissionReview, 408 for what
+//! does not come, 413 for what is too large, and a review with a verdict for everything else.
 
 use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
     body::Bytes,
-    extract::{DefaultBodyLimit, State},
+    extract::{DefaultBodyLimit, Request, State},
     http::StatusCode,
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -31,6 +32,10 @@ const BODY: usize = 8 << 20;
 /// All facts together; less than the five seconds that the API server waits for us.
 const FACTS: Duration = Duration::from_millis(4200);
 
+/// One request, from its headers to its answer: later the API server reads none (`timeoutSeconds`), and whoever sends a
+/// body in drops is not waited for.
+const WHOLE: Duration = Duration::from_secs(5);
+
 pub(crate) struct Context<F> {
     pub(crate) facts: Arc<F>,
     pub(crate) clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
@@ -47,7 +52,13 @@ pub(crate) fn router<F: FactSource>(context: Context<F>) -> Router {
         .route(&path::<InstanceClass>(), post(review::<InstanceClass, F>))
         .route(&path::<MacNodeClass>(), post(review::<MacNodeClass, F>))
         .layer(DefaultBodyLimit::max(BODY))
+        .layer(middleware::from_fn(in_time))
         .with_state(context)
+}
+
+async fn in_time(request: Request, next: Next) -> Response {
+    let late = |_| (StatusCode::REQUEST_TIMEOUT, "the request did not come whole in time\n").into_response();
+    tokio::time::timeout(WHOLE, next.run(request)).await.unwrap_or_else(late)
 }
 
 /// Where reviews of a kind are sent.

@@ -196,3 +196,12 @@ async fn advice_is_given_as_a_warning_and_every_answer_is_observed() {
         ["InstanceClass half by eve: allowed, 1 warning", "MacOSInstance build-1 by eve: try-again"]
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_come_is_not_waited_for() {
+    let began = tokio::time::Instant::now();
+    let silence = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+    let (status, said) = ask(Blind::default(), "/validate/macosinstances", silence).await;
+    assert_eq!(status, StatusCode::REQUEST_TIMEOUT, "{said}");
+    assert_eq!(began.elapsed(), WHOLE);
+}
