@@ -122,14 +122,12 @@ fn running(pass: &mut Pass, objects: &Objects, vm: &VirtualMachine) {
     if word.ready() && paused.is_none() {
         return ready(pass, vm, started);
     }
-    if !was_ready {
-        if let Some(timeout) = pass.patience(|class| &class.readiness_timeout, USUAL_READINESS) {
-            let due = after(started, timeout);
-            if pass.now >= due {
-                return timed_out(pass, objects, &word, timeout);
-            }
-            pass.plan.wake_at(due);
+    if !was_ready && let Some(timeout) = pass.patience(|class| &class.readiness_timeout, USUAL_READINESS) {
+        let due = after(started, timeout);
+        if pass.now >= due {
+            return timed_out(pass, objects, &word, timeout);
         }
+        pass.plan.wake_at(due);
     }
     let (phase, reason) = match (&paused, was_ready, &word.said) {
         (Some(_), true, _) => (Phase::Unknown, Reason::Paused),
