@@ -1,6 +1,6 @@
 //! A shell in the root. Invariant: the root itself is read-only and never written; what a session mounts is in its own
 //! mount namespace and what it starts in its own PID namespace, so both are gone with it, however the test ends: the
-//! shell ends when its standard input closes, and the namespace with the shell.
+//! shell ends when its standard input closes, or by force where it hangs in a command, and the namespace with the shell.
 
 use std::{
     fs::{self, File},
@@ -62,6 +62,10 @@ pub struct Session {
     input: Option<ChildStdin>,
     answers: Receiver<String>,
     folder: TempDir,
+    /// How long a command may take.
+    patience: Duration,
+    /// It did not answer: it does not hear the end of its input either.
+    hangs: bool,
 }
 
 impl Session {
@@ -110,6 +114,8 @@ impl Session {
             input,
             answers,
             folder,
+            patience: PATIENCE,
+            hangs: false,
         };
         session.demand("true")?;
         Ok(session)
@@ -139,13 +145,14 @@ impl Session {
             input.flush()
         });
         let answer = match sent {
-            Some(Ok(())) => self.answers.recv_timeout(PATIENCE).ok(),
+            Some(Ok(())) => self.answers.recv_timeout(self.patience).ok(),
             _ => None,
         };
         let Some(code) = answer.and_then(|code| code.parse().ok()) else {
+            self.hangs = true;
             return Err(Trouble::new(format_args!(
                 "the shell in the root does not answer within {} s to: {commands}\n{}",
-                PATIENCE.as_secs(),
+                self.patience.as_secs(),
                 self.read("session.err").unwrap_or_default()
             )));
         };
@@ -190,6 +197,28 @@ impl Drop for Session {
     fn drop(&mut self) {
         // the shell reads the end of its input and ends, and all that it started with it
         self.input = None;
+        if self.hangs {
+            // unshare takes the namespace's first process with it, and that one all others
+            let _ = self.shell.kill();
+        }
         let _ = self.shell.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_never_ends_is_an_error_and_goes_with_its_session() -> Outcome {
+        let mut session = Session::start()?;
+        session.patience = Duration::from_millis(100);
+        let Err(refused) = session.run("sleep 3600") else {
+            return Err(Trouble::new("it ended"));
+        };
+        let said = refused.to_string();
+        assert!(said.contains("does not answer within 0 s to: sleep 3600"), "{said}");
+        drop(session);
+        Ok(())
     }
 }
