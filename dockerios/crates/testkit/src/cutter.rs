@@ -1,4 +1,4 @@
-//! Kills a process between two of its writes to the API server.
+//! Kills a process between two of its writes to the API server, and holds what it writes to the schemas.
 //!
 //! A [`WriteCutter`] is a proxy on loopback before the real API server. The identity is the proxy's: it speaks plain
 //! HTTP to its caller and, with the credentials of the kubeconfig it was given, TLS to the API server. Reads and
@@ -8,6 +8,7 @@
 //! accepted, and no other. Once cut, no write passes until the next [`WriteCutter::arm`] or [`WriteCutter::reset`].
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -81,6 +82,8 @@ struct Shared {
     upstream: Client,
     /// False while counted writes wait for a test to arm.
     open: watch::Sender<bool>,
+    /// Counted writes go on with strict field validation.
+    strict: AtomicBool,
     /// Held by the one counted write that is under way.
     turn: tokio::sync::Mutex<()>,
     state: Mutex<Count>,
@@ -110,6 +113,7 @@ impl WriteCutter {
         let shared = Arc::new(Shared {
             upstream: client_from(upstream).await?,
             open: watch::Sender::new(true),
+            strict: AtomicBool::new(false),
             turn: tokio::sync::Mutex::new(()),
             state: Mutex::new(Count::default()),
             outcome: watch::Sender::new(None),
@@ -130,6 +134,12 @@ impl WriteCutter {
     /// A kubeconfig file for the process whose writes are counted.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
+    }
+
+    /// From now on the API server refuses a counted write with a field that its kind has not. By itself it drops such a
+    /// field without a word to whoever does not read warnings, so that what is stored shows nothing of it.
+    pub fn hold_to_schemas(&self) {
+        self.shared.strict.store(true, Ordering::Relaxed);
     }
 
     /// Lets counted writes wait until the next [`WriteCutter::arm`] or [`WriteCutter::reset`]: to be said before the
@@ -227,7 +237,7 @@ impl Shared {
     }
 
     /// A counted write, in its turn.
-    async fn write(&self, request: Request) -> Response {
+    async fn write(&self, mut request: Request) -> Response {
         // an error would say that the sender is gone, which is part of self
         let _ = self.open.subscribe().wait_for(|open| *open).await;
         let _turn = self.turn.lock().await;
@@ -242,6 +252,12 @@ impl Shared {
             method: request.method().clone(),
             path: request.uri().path().to_owned(),
         };
+        if self.strict.load(Ordering::Relaxed) && *request.method() != Method::DELETE {
+            match strict(request.uri()) {
+                Ok(uri) => *request.uri_mut() = uri,
+                Err(error) => return refusal(StatusCode::BAD_REQUEST, &format!("the request's path: {error}")),
+            }
+        }
         let response = self.forward(request).await;
         if !response.status().is_success() {
             return response;
@@ -338,6 +354,12 @@ fn class(method: &Method, uri: &Uri) -> Class {
     } else {
         Class::Counted
     }
+}
+
+/// The same request, with unknown fields refused.
+fn strict(uri: &Uri) -> Result<Uri, http::uri::InvalidUri> {
+    let join = if uri.query().is_some() { '&' } else { '?' };
+    format!("{uri}{join}fieldValidation=Strict").parse()
 }
 
 /// Headers of one connection, not of the request; and the proxy's own identity stays its own.

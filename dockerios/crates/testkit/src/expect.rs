@@ -3,6 +3,7 @@
 //! Waiting is a watch with a deadline, never a sleep. A refusal is judged by its status code *and* its words, so that
 //! a test cannot pass because something else was wrong.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::panic::Location;
 use std::pin::pin;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use futures::{StreamExt as _, TryFutureExt as _};
 use kube::runtime::watcher::{self, Event};
-use kube::{Api, Resource};
+use kube::{Api, Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -83,6 +84,106 @@ pub fn gone_within<K: Object>(api: Api<K>, name: &str, limit: Duration) -> impl 
         absent,
     )
     .map_ok(drop)
+}
+
+/// Waits until the objects of `api`, taken together and in the order of their names, satisfy `holds`, and returns them as
+/// they then were. `what` completes the sentence "there is no sign of …".
+///
+/// # Errors
+/// After `limit`; with the names of those that are there.
+#[track_caller]
+pub fn all_within<K: Object>(
+    api: Api<K>,
+    what: &str,
+    limit: Duration,
+    mut holds: impl FnMut(&[K]) -> bool,
+) -> impl Future<Output = Result<Vec<K>>> {
+    let (caller, what) = (Location::caller(), what.to_owned());
+    async move {
+        let mut crowd = Crowd::default();
+        let mut events = pin!(watcher::watcher(api.clone(), watcher::Config::default()));
+        let met = async {
+            loop {
+                match events.next().await {
+                    Some(Ok(event)) => crowd.take(event),
+                    // the watcher tries again
+                    Some(Err(error)) => {
+                        crowd.trouble = Some(error.to_string());
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        continue;
+                    }
+                    None => bail!("the watch of {} ended", api.resource_url()),
+                }
+                let all = crowd.all();
+                if crowd.listed && holds(&all) {
+                    return Ok(all);
+                }
+            }
+        };
+        match tokio::time::timeout(limit, met).await {
+            Ok(met) => met,
+            Err(_) => bail!(
+                "{caller}: {}: no sign of {what} in {limit:.1?}; {crowd}",
+                api.resource_url()
+            ),
+        }
+    }
+}
+
+/// Objects of a watch, by namespace and name.
+struct Crowd<K> {
+    there: BTreeMap<(String, String), K>,
+    /// Of a list that is not whole yet.
+    coming: BTreeMap<(String, String), K>,
+    /// Whether a first list was whole.
+    listed: bool,
+    trouble: Option<String>,
+}
+
+impl<K> Default for Crowd<K> {
+    fn default() -> Self {
+        Self {
+            there: BTreeMap::new(),
+            coming: BTreeMap::new(),
+            listed: false,
+            trouble: None,
+        }
+    }
+}
+
+impl<K: Object> Crowd<K> {
+    fn take(&mut self, event: Event<K>) {
+        let place = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
+        self.trouble = None;
+        match event {
+            Event::Apply(object) => drop(self.there.insert(place(&object), object)),
+            Event::Delete(object) => drop(self.there.remove(&place(&object))),
+            Event::Init => self.coming.clear(),
+            Event::InitApply(object) => drop(self.coming.insert(place(&object), object)),
+            Event::InitDone => {
+                self.there = std::mem::take(&mut self.coming);
+                self.listed = true;
+            }
+        }
+    }
+
+    fn all(&self) -> Vec<K> {
+        self.there.values().cloned().collect()
+    }
+}
+
+impl<K> std::fmt::Display for Crowd<K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.there.keys().map(|(_, name)| name.as_str()).collect();
+        match self.listed {
+            true => write!(f, "there are {}: {names:?}", names.len())?,
+            false => f.write_str("they could not be read")?,
+        }
+        match &self.trouble {
+            Some(error) => write!(f, "\nthe watch failed: {error}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// What is known of an object.

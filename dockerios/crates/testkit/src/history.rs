@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use futures::StreamExt as _;
 use kube::api::ListParams;
 use kube::runtime::watcher::{self, Event};
@@ -112,6 +112,21 @@ impl<K: Object> History<K> {
         .await
     }
 
+    /// Fails when versions were missed, though none of them may be known.
+    ///
+    /// # Errors
+    /// With how often the watch had to begin again.
+    pub fn assert_whole(&self) -> Result<()> {
+        let gaps = self.lock().gaps;
+        if gaps > 0 {
+            bail!(
+                "the history of {} has gaps: the watch began again {gaps} times and may have missed versions",
+                self.api.resource_url()
+            );
+        }
+        Ok(())
+    }
+
     /// Holds `holds` against every version up to now; an end is judged as the object last was.
     ///
     /// # Errors
@@ -119,13 +134,8 @@ impl<K: Object> History<K> {
     /// nothing was shown then.
     pub async fn assert_always(&self, what: &str, mut holds: impl FnMut(&K) -> bool) -> Result<()> {
         self.catch_up().await?;
+        self.assert_whole().with_context(|| format!("{what}: not known"))?;
         let record = self.lock();
-        if record.gaps > 0 {
-            bail!(
-                "{what}: not known: the watch began again {} times and may have missed versions",
-                record.gaps
-            );
-        }
         if record.versions.is_empty() {
             bail!(
                 "{what}: nothing shown: there was no object at {}",

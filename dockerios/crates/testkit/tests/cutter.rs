@@ -7,7 +7,7 @@ use dockerios_testkit::{Answer, Cut, Proc, Scratch, WriteCutter, client_from, ex
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{ListParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{from_value, json};
 
@@ -209,5 +209,40 @@ async fn a_refused_write_does_not_count_and_the_proxys_identity_is_the_one_it_wa
             .to_string()
             .contains("Answer::Delivered")
     );
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_kind_has_not_is_refused_once_writes_are_held_to_schemas_whatever_way_it_is_written()
+-> anyhow::Result<()> {
+    let plane = shared().await?;
+    let scratch = Scratch::new(plane, "strict").await?;
+    let cutter = WriteCutter::start(plane.kubeconfig()).await?;
+    let client = client_from(cutter.kubeconfig()).await?;
+    let kind = kube::api::ApiResource::erase::<ConfigMap>(&());
+    let maps: Api<DynamicObject> = Api::namespaced_with(client, scratch.name(), &kind);
+    let map = |name: &str| from_value(json!({"metadata": {"name": name}, "invented": 1}));
+    // the API server's own way: dropped without a word
+    let stored = expect::accepted(maps.create(&PostParams::default(), &map("dropped")?).await)?;
+    assert!(stored.data.get("invented").is_none(), "{stored:?}");
+
+    cutter.hold_to_schemas();
+    let unknown: &[&str] = &["unknown field \"invented\""];
+    expect::refused(
+        maps.create(&PostParams::default(), &map("refused")?).await,
+        400,
+        unknown,
+    )?;
+    let merge = Patch::Merge(json!({"invented": 1}));
+    // with a query of its own already
+    let named = PatchParams {
+        field_manager: Some("test".to_owned()),
+        ..PatchParams::default()
+    };
+    expect::refused(maps.patch("dropped", &named, &merge).await, 422, unknown)?;
+    let known = Patch::Merge(json!({"data": {"a": "b"}}));
+    expect::accepted(maps.patch("dropped", &named, &known).await)?;
+    expect::accepted(maps.delete("dropped", &Default::default()).await)?;
+    assert_eq!(cutter.writes().len(), 3, "{:?}", cutter.writes());
     Ok(())
 }

@@ -70,6 +70,51 @@ async fn an_unmet_wait_shows_the_object_as_last_seen_or_that_there_is_none() -> 
 }
 
 #[tokio::test]
+async fn a_crowd_is_met_when_all_of_it_is_so_and_an_unmet_one_is_named() -> anyhow::Result<()> {
+    let scratch = Scratch::new(shared().await?, "crowd").await?;
+    let maps: Api<ConfigMap> = Api::namespaced(scratch.client()?, scratch.name());
+    let named = |maps: &[ConfigMap]| -> Vec<String> {
+        let names = maps.iter().map(|map| map.name_any());
+        names.filter(|name| name != "kube-root-ca.crt").collect()
+    };
+    let wait = |wanted: &'static [&'static str], limit| {
+        expect::all_within(maps.clone(), "those maps", limit, move |all| named(all) == wanted)
+    };
+    // none is met by an empty list, and not before there is one
+    assert!(named(&wait(&[], expect::DEADLINE).await?).is_empty());
+    let made = async {
+        for name in ["b", "a", "c"] {
+            let map = json!({"metadata": {"name": name}});
+            maps.create(&PostParams::default(), &serde_json::from_value(map)?)
+                .await?;
+        }
+        maps.delete("b", &DeleteParams::default()).await?;
+        anyhow::Ok(())
+    };
+    // by what happens after the list, in the order of names
+    let (met, made) = tokio::join!(wait(&["a", "c"], expect::DEADLINE), made);
+    made?;
+    assert_eq!(named(&met?), ["a", "c"]);
+    let Err(error) = wait(&["a"], SHORT).await else {
+        panic!("there are two")
+    };
+    let text = format!("{error:#}");
+    for part in ["no sign of those maps", "\"a\", \"c\"", "expectations.rs"] {
+        assert!(text.contains(part), "{part:?} is not in: {text}");
+    }
+    let stranger: Api<ConfigMap> = Api::namespaced(shared().await?.client_as("eve", &[]).await?, scratch.name());
+    let Err(error) = expect::all_within(stranger, "none", SHORT, |all| all.is_empty()).await else {
+        panic!("what cannot be read is not empty")
+    };
+    let text = format!("{error:#}");
+    assert!(
+        text.contains("they could not be read") && text.contains("\"eve\" cannot list"),
+        "{text}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_refusal_counts_only_with_its_code_and_its_reason() -> anyhow::Result<()> {
     let scratch = Scratch::new(shared().await?, "refused").await?;
     let maps: Api<ConfigMap> = Api::namespaced(scratch.client()?, scratch.name());
