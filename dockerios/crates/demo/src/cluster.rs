@@ -171,7 +171,7 @@ impl Cluster {
             .args(arguments)
             .env("KUBECONFIG", self.kubeconfig())
             .env("HOME", &self.dir)
-            .current_dir(self.dir.join("manifests"))
+            .current_dir(place(&self.dir))
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .output()
@@ -185,23 +185,24 @@ impl Cluster {
         })
     }
 
-    /// Applies a file as a person would; gives kubectl's warnings.
-    pub(crate) async fn apply(&self, file: &str) -> Result<String> {
-        say::command(&format!("kubectl apply -f {file}"));
-        let told = self.kubectl(&["apply", "-f", file]).await?;
-        if !told.well {
-            bail!("kubectl apply -f {file}: {}", told.text.trim());
-        }
-        Ok(told.aside)
-    }
-
-    /// A table as kubectl prints it.
-    pub(crate) async fn table(&self, arguments: &[&str]) -> Result<()> {
+    /// Runs kubectl, which has to succeed.
+    pub(crate) async fn done(&self, arguments: &[&str]) -> Result<Told> {
         let told = self.kubectl(arguments).await?;
         if !told.well {
             bail!("kubectl {}: {}", arguments.join(" "), told.text.trim());
         }
-        say::output(&told.text);
+        Ok(told)
+    }
+
+    /// Applies a file as a person would; gives kubectl's warnings.
+    pub(crate) async fn apply(&self, file: &str) -> Result<String> {
+        say::command(&format!("kubectl apply -f {file}"));
+        Ok(self.done(&["apply", "-f", file]).await?.aside)
+    }
+
+    /// A table as kubectl prints it.
+    pub(crate) async fn table(&self, arguments: &[&str]) -> Result<()> {
+        say::output(&self.done(arguments).await?.text);
         Ok(())
     }
 }
@@ -215,7 +216,36 @@ pub(crate) struct Told {
     pub(crate) aside: String,
 }
 
+/// Where kubectl runs: beside the manifests. The folder may be taken away while the demo is up, and whatever was put into
+/// a cluster has to come out all the same.
+fn place(dir: &Path) -> PathBuf {
+    let manifests = dir.join("manifests");
+    if manifests.is_dir() {
+        manifests
+    } else {
+        PathBuf::from("/")
+    }
+}
+
 fn free_port() -> Result<u16> {
     let held = TcpListener::bind("127.0.0.1:0").context("find a free port on 127.0.0.1")?;
     Ok(held.local_addr()?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kubectl_runs_beside_the_manifests_and_still_runs_when_the_folder_was_taken_away() -> Result<()> {
+        let outer = tempfile::tempdir()?;
+        let dir = outer.path().join("state");
+        let lists = |place: PathBuf| Program::new("ls").current_dir(place).output();
+        std::fs::create_dir_all(dir.join("manifests"))?;
+        std::fs::write(dir.join("manifests/cold.yaml"), "")?;
+        assert_eq!(lists(place(&dir))?.stdout, b"cold.yaml\n");
+        std::fs::remove_dir_all(&dir)?;
+        assert!(lists(place(&dir))?.status.success());
+        Ok(())
+    }
 }

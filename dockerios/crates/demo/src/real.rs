@@ -11,10 +11,7 @@ const OURS: &str = "namespace/dockerios-system namespace/dockerios-sim namespace
 
 /// Refuses a cluster in which the product is in use; true when KubeVirt or CDI is there.
 pub(crate) async fn look(cluster: &Cluster) -> Result<bool> {
-    let told = cluster.kubectl(&["get", "crd", "-o", "name"]).await?;
-    if !told.well {
-        bail!("kubectl get crd: {}", told.text.trim());
-    }
+    let told = cluster.done(&["get", "crd", "-o", "name"]).await?;
     if let Some(found) = told.text.lines().find(|line| line.ends_with(".dockerios.io")) {
         bail!(
             "{found} is in this cluster: DockerIOS is in use there, and the demo takes out at its end what it puts in. Use \
@@ -28,10 +25,7 @@ pub(crate) async fn look(cluster: &Cluster) -> Result<bool> {
 pub(crate) async fn free(cluster: &Cluster) -> Result<()> {
     let mut arguments = vec!["get", "--ignore-not-found", "-o", "name"];
     arguments.extend(OURS.split_whitespace());
-    let told = cluster.kubectl(&arguments).await?;
-    if !told.well {
-        bail!("kubectl {}: {}", arguments.join(" "), told.text.trim());
-    }
+    let told = cluster.done(&arguments).await?;
     if let Some(found) = told.text.lines().find(|line| !line.trim().is_empty()) {
         bail!("{found} is in this cluster, and the demo would make and remove one of that name: use another cluster");
     }

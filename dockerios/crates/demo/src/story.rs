@@ -40,9 +40,7 @@ pub(crate) async fn tell(cluster: &Cluster) -> Result<()> {
 
 async fn platform(cluster: &Cluster) -> Result<()> {
     say::line("");
-    cluster
-        .kubectl(&["apply", "-f", "team.yaml", "-f", "teams.yaml"])
-        .await?;
+    cluster.done(&["apply", "-f", "team.yaml", "-f", "teams.yaml"]).await?;
     let warning = cluster.apply("platform.yaml").await?;
     warning.lines().for_each(say::note);
     let what = (eye::PLATFORM, "", "default");
@@ -62,7 +60,7 @@ fn reason(object: &Value) -> Option<String> {
 async fn image(cluster: &Cluster) -> Result<()> {
     say::step(1, "An image is imported, once; classes point at it");
     // identities are made ahead of demand: nothing asks for one yet
-    cluster.kubectl(&["apply", "-f", "identities.yaml"]).await?;
+    cluster.done(&["apply", "-f", "identities.yaml"]).await?;
     cluster.apply("image.yaml").await?;
     let progress = |image: &Value| {
         let told = [text(image, "/status/phase"), text(image, "/status/progress")].join(" ");
@@ -107,10 +105,7 @@ async fn begin_what_takes_long(cluster: &Cluster) -> Result<Slow> {
         "-f",
         "short.yaml",
     ];
-    let told = cluster.kubectl(&files).await?;
-    if !told.well {
-        bail!("kubectl {}: {}", files.join(" "), told.text.trim());
-    }
+    cluster.done(&files).await?;
     for class in ["build", "iservice", "trial"] {
         eye::until(&cluster.client, (eye::CLASS, "", class), "Ready", reason, ready).await?;
     }
