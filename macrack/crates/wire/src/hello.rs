@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::WireError;
+use crate::guest::{printable, unsayable};
 use crate::link::Link;
 
 /// The major protocol that this build speaks. It changes only when an old peer would misunderstand.
@@ -91,7 +92,8 @@ where
     link.send(&ours).await?;
     let theirs = match link.receive_due("the peer's hello").await? {
         First::Hello(hello) => hello,
-        First::TurnedAway(turned) => return Err(WireError::TurnedAway(turned.turned_away)),
+        // the words of whoever stands there, a guest perhaps
+        First::TurnedAway(turned) => return Err(WireError::TurnedAway(printable(&turned.turned_away))),
     };
     if let Err(refusal) = judge(&ours, theirs.clone(), expected) {
         // the peer learns why; that it may already be gone changes nothing
@@ -105,6 +107,9 @@ where
 }
 
 fn judge(ours: &Hello, theirs: Hello, expected: Role) -> Result<(), WireError> {
+    if theirs.version.chars().any(unsayable) {
+        return Err(WireError::OutOfBounds("its version holds control characters".to_owned()));
+    }
     if theirs.version.len() > MAX_VERSION {
         return Err(WireError::OutOfBounds(format!(
             "its version is {} bytes long, at most {MAX_VERSION} are taken",

@@ -14,9 +14,10 @@ use std::fmt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::guest::unsayable;
 use crate::link::parse;
 
-/// The longest message of a refusal that is passed on, in characters.
+/// The longest message of a refusal, in characters.
 const MAX_REFUSAL: usize = 512;
 
 /// A request: an id chosen by the asking side, and a verb with its arguments.
@@ -53,13 +54,28 @@ pub enum Body<R> {
     Error(Refusal),
 }
 
-/// Why a request was refused.
+/// Why a request was refused. One that a peer sent is bounded as one of ours is: it may be a guest's, and is shown to
+/// people on their terminals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Said")]
 pub struct Refusal {
     /// The kind, for programs.
     pub kind: RefusalKind,
-    /// What to do about it, for people.
+    /// What to do about it, for people: on one line, without control characters, at most 512 characters.
     pub message: String,
+}
+
+/// A refusal as it came.
+#[derive(Deserialize)]
+struct Said {
+    kind: RefusalKind,
+    message: String,
+}
+
+impl From<Said> for Refusal {
+    fn from(said: Said) -> Self {
+        Refusal::new(said.kind, said.message)
+    }
 }
 
 /// The kinds of refusal.
@@ -78,10 +94,10 @@ pub enum RefusalKind {
 }
 
 impl Refusal {
-    /// A refusal; an overlong message is cut.
+    /// A refusal; an overlong message is cut, what would move a terminal's cursor is left out.
     pub fn new(kind: RefusalKind, message: impl Into<String>) -> Self {
         let message: String = message.into();
-        Refusal { kind, message: message.chars().take(MAX_REFUSAL).collect() }
+        Refusal { kind, message: message.chars().filter(|c| !unsayable(*c)).take(MAX_REFUSAL).collect() }
     }
 
     /// A refusal of something understood.

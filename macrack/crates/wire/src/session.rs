@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Empty, Join, ReadHalf, Sin
 use tokio_util::bytes::{BufMut, Bytes, BytesMut};
 
 use crate::WireError;
+use crate::guest::unsayable;
 use crate::link::{Link, parse};
 
 /// The most bytes of input or output in one frame.
@@ -112,9 +113,17 @@ pub enum Ended {
 impl Ended {
     /// A failure; an overlong reason is cut, control characters are left out.
     pub fn failed(why: impl std::fmt::Display) -> Self {
-        let mut message: String = why.to_string().chars().filter(|c| !c.is_control()).collect();
+        let mut message: String = why.to_string().chars().filter(|c| !unsayable(*c)).collect();
         message.truncate(message.floor_char_boundary(MAX_REASON));
         Ended::Failed { message }
+    }
+
+    /// The end as it may be passed on, if a guest has said it.
+    fn bounded(self) -> Self {
+        match self {
+            Ended::Failed { message } => Ended::failed(message),
+            other => other,
+        }
     }
 }
 
@@ -175,7 +184,7 @@ impl Frame {
             0 => Frame::Input(rest),
             1 => Frame::Output(rest),
             2 => Frame::Errors(rest),
-            3 => Frame::Ended(parse(&rest, "the end of a session")?),
+            3 => Frame::Ended(parse::<Ended>(&rest, "the end of a session")?.bounded()),
             4 => {
                 let [a, b, c, d] = number(&rest)?;
                 Frame::Resize(TerminalSize { columns: u16::from_be_bytes([a, b]), rows: u16::from_be_bytes([c, d]) })
@@ -354,6 +363,17 @@ mod tests {
             let error = reader.next().await.unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn how_a_session_ended_is_bounded_when_it_is_read_whatever_the_guest_says() {
+        let (near, far) = tokio::io::duplex(256 * 1024);
+        let (mut reader, _writer) = split(Link::new(far, Limits::GUEST));
+        let mut near = Link::new(near, Limits::VM);
+        let said = serde_json::json!({"end": "failed", "message": format!("\u{1b}[2Jno\u{202e}{}", "x".repeat(9_000))});
+        near.send_body(format!("\u{3}{said}").as_bytes()).await.unwrap();
+        let Some(Frame::Ended(Ended::Failed { message })) = reader.next().await.unwrap() else { panic!("no end") };
+        assert!(message.starts_with("[2Jnoxx") && message.len() == MAX_REASON, "{message:?}");
     }
 
     #[test]

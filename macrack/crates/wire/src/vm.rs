@@ -248,7 +248,8 @@ pub struct VmReport {
     /// believed: the guest is then booting, or `guestProblem` says what is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestReport>,
-    /// Why the guest is not heard; bounded. Absent while it is, and while it is merely booting.
+    /// Why the guest is not heard, or has not taken its first-boot script; bounded. Absent while neither is so, and while
+    /// it is merely booting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest_problem: Option<String>,
     /// Why it ended; present exactly in the final states.

@@ -189,6 +189,12 @@ async fn a_client_that_is_turned_away_says_why_in_the_servers_words() {
     link.send(&json!({"turnedAway": "protocol 7 is spoken here"})).await.unwrap();
     let error = GuestClient::greet(ours, LIMITS, Role::Vm, Role::Guest).await.unwrap_err();
     assert!(error.to_string().contains("protocol 7 is spoken here"), "{error}");
+
+    let (ours, peer) = duplex(ROOM);
+    let mut link = Link::new(peer, LIMITS);
+    link.send(&json!({"turnedAway": format!("\u{1b}[2J{}", "no ".repeat(1_000))})).await.unwrap();
+    let error = GuestClient::greet(ours, LIMITS, Role::Vm, Role::Guest).await.unwrap_err().to_string();
+    assert!(error.len() < 300 && !error.chars().any(char::is_control), "{error:?}");
 }
 
 #[tokio::test]
@@ -204,6 +210,12 @@ async fn who_does_not_belong_at_the_other_end_is_turned_away() {
     link.send(&json!({"protocol": 1, "role": "vm", "version": "x".repeat(65)})).await.unwrap();
     let error = served.await.unwrap().unwrap_err();
     assert!(matches!(error, WireError::OutOfBounds(_)), "{error}");
+
+    let (peer, served) = server();
+    let mut link = Link::new(peer, LIMITS);
+    link.send(&json!({"protocol": 7, "role": "vm", "version": "\u{1b}[2J"})).await.unwrap();
+    let error = served.await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("its version holds control characters"), "{error:?}");
 }
 
 #[tokio::test]

@@ -130,3 +130,13 @@ fn a_request_that_is_not_understood_is_refused_with_its_id_where_it_had_one() {
         assert!(refusal.message.chars().count() <= 512);
     }
 }
+
+#[test]
+fn a_refusal_is_bounded_and_on_one_line_also_when_a_peer_has_made_it() {
+    let message = format!("\u{1b}]0;root\u{7}no\n\u{202e}{}", "x".repeat(9_000));
+    let sent = json!({"id": 3, "error": {"kind": "Denied", "message": message}}).to_string();
+    let Reply { body: Body::Error(refusal), .. } = serde_json::from_str::<Reply<GuestReport>>(&sent).unwrap() else {
+        panic!("no refusal")
+    };
+    assert!(refusal.message.starts_with("]0;rootnoxx") && refusal.message.len() == 512, "{refusal}");
+}
