@@ -6,12 +6,12 @@
 /// What came of a look for a `T`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen<T> {
-    /// The look succeeded, and this is what is there.
-    Present(T),
-    /// The look succeeded, and there is no such thing.
-    Absent,
     /// The look failed, or was not made: why, in words for people.
     Unknown(String),
+    /// The look succeeded, and there is no such thing.
+    Absent,
+    /// The look succeeded, and this is what is there.
+    Present(T),
 }
 
 impl<T> Seen<T> {
