@@ -3,7 +3,6 @@
 //! Waiting is a watch with a deadline, never a sleep. A refusal is judged by its status code *and* its words, so that
 //! a test cannot pass because something else was wrong.
 
-use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::panic::Location;
 use std::pin::pin;
@@ -12,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use futures::{StreamExt as _, TryFutureExt as _};
 use kube::runtime::watcher::{self, Event};
-use kube::{Api, Resource, ResourceExt as _};
+use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -114,14 +113,13 @@ pub fn all_within<K: Object>(
                     }
                     None => bail!("the watch of {} ended", api.resource_url()),
                 }
-                let all = crowd.all();
-                if crowd.listed && holds(&all) {
-                    return Ok(all);
+                if crowd.listed && holds(&crowd.there) {
+                    return Ok(());
                 }
             }
         };
         match tokio::time::timeout(limit, met).await {
-            Ok(met) => met,
+            Ok(met) => met.map(|()| crowd.there),
             Err(_) => bail!(
                 "{caller}: {}: no sign of {what} in {limit:.1?}; {crowd}",
                 api.resource_url()
@@ -130,11 +128,11 @@ pub fn all_within<K: Object>(
     }
 }
 
-/// Objects of a watch, by namespace and name.
+/// Objects of a watch, in the order of namespace and name.
 struct Crowd<K> {
-    there: BTreeMap<(String, String), K>,
+    there: Vec<K>,
     /// Of a list that is not whole yet.
-    coming: BTreeMap<(String, String), K>,
+    coming: Vec<K>,
     /// Whether a first list was whole.
     listed: bool,
     trouble: Option<String>,
@@ -143,38 +141,51 @@ struct Crowd<K> {
 impl<K> Default for Crowd<K> {
     fn default() -> Self {
         Self {
-            there: BTreeMap::new(),
-            coming: BTreeMap::new(),
+            there: Vec::new(),
+            coming: Vec::new(),
             listed: false,
             trouble: None,
         }
     }
 }
 
+fn place<K: Object>(object: &K) -> (Option<&str>, Option<&str>) {
+    let meta = object.meta();
+    (meta.namespace.as_deref(), meta.name.as_deref())
+}
+
 impl<K: Object> Crowd<K> {
     fn take(&mut self, event: Event<K>) {
-        let place = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
         self.trouble = None;
         match event {
-            Event::Apply(object) => drop(self.there.insert(place(&object), object)),
-            Event::Delete(object) => drop(self.there.remove(&place(&object))),
+            Event::Apply(object) => match self.find(&object) {
+                Ok(at) => self.there[at] = object,
+                Err(at) => self.there.insert(at, object),
+            },
+            Event::Delete(object) => {
+                if let Ok(at) = self.find(&object) {
+                    self.there.remove(at);
+                }
+            }
             Event::Init => self.coming.clear(),
-            Event::InitApply(object) => drop(self.coming.insert(place(&object), object)),
+            Event::InitApply(object) => self.coming.push(object),
             Event::InitDone => {
                 self.there = std::mem::take(&mut self.coming);
+                self.there.sort_by(|one, other| place(one).cmp(&place(other)));
                 self.listed = true;
             }
         }
     }
 
-    fn all(&self) -> Vec<K> {
-        self.there.values().cloned().collect()
+    /// Where it is, or would be.
+    fn find(&self, object: &K) -> std::result::Result<usize, usize> {
+        self.there.binary_search_by(|known| place(known).cmp(&place(object)))
     }
 }
 
-impl<K> std::fmt::Display for Crowd<K> {
+impl<K: Object> std::fmt::Display for Crowd<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let names: Vec<&str> = self.there.keys().map(|(_, name)| name.as_str()).collect();
+        let names: Vec<&str> = self.there.iter().filter_map(|object| place(object).1).collect();
         match self.listed {
             true => write!(f, "there are {}: {names:?}", names.len())?,
             false => f.write_str("they could not be read")?,
