@@ -26,6 +26,8 @@ pub struct Request {
     pub code: u64,
     /// True when the authorizer refused it: a right is missing, whatever admission would have said.
     pub unauthorized: bool,
+    /// Which token was shown, as the API server names it: an operator has one of its own for all its life.
+    pub credential: String,
     /// The whole line, for messages.
     pub line: String,
 }
@@ -60,6 +62,16 @@ pub(crate) fn requests(dir: &Path) -> Result<Vec<Request>> {
     whole.lines().map(request).collect()
 }
 
+impl Request {
+    /// Whether it changes what is stored.
+    pub fn writes(&self) -> bool {
+        matches!(
+            &*self.verb,
+            "create" | "update" | "patch" | "delete" | "deletecollection"
+        )
+    }
+}
+
 fn request(line: &str) -> Result<Request> {
     let value: Value = serde_json::from_str(line).with_context(|| format!("an audit line is no JSON: {line}"))?;
     let of = |field: &str| value["objectRef"][field].as_str().unwrap_or_default().to_owned();
@@ -76,6 +88,10 @@ fn request(line: &str) -> Result<Request> {
         name: of("name"),
         code: value["responseStatus"]["code"].as_u64().unwrap_or_default(),
         unauthorized: value["annotations"]["authorization.k8s.io/decision"] == "forbid",
+        credential: value["user"]["extra"]["authentication.kubernetes.io/credential-id"][0]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
         line: line.to_owned(),
     })
 }

@@ -55,6 +55,11 @@ impl Moment {
     pub fn label(&self, key: &str) -> &str {
         self.object["metadata"]["labels"][key].as_str().unwrap_or_default()
     }
+
+    /// Whether the object was told to go, or has gone.
+    pub fn goes(&self) -> bool {
+        self.gone || !self.text("/metadata/deletionTimestamp").is_empty()
+    }
 }
 
 /// Watches a namespace, and all identities.
@@ -94,11 +99,8 @@ impl Chronicle {
         let mut moments = Vec::new();
         for (thing, history) in &self.kept {
             history.catch_up().await?;
-            let versions = history.versions();
-            if !versions.is_empty() {
-                history.assert_always("a chronicle without gaps", |_| true).await?;
-            }
-            for version in versions {
+            history.assert_whole()?;
+            for version in history.versions() {
                 let object = serde_json::to_value(&version.object)?;
                 let at = version.object.resource_version().unwrap_or_default();
                 moments.push(Moment {

@@ -3,7 +3,7 @@
 use std::panic::Location;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use dockerios_api::machine::claim::ClaimPhase;
 use dockerios_api::machine::macos_machine::MachinePhase;
 use dockerios_api::{MacOSMachine, MacOSMachineClaim, MachineIdentity};
@@ -125,6 +125,17 @@ pub fn claim(
     })
 }
 
+/// Waits until the claim is Bound; gives the machine that it has.
+///
+/// # Errors
+/// After [`PATIENCE`].
+pub async fn claimed(client: &Client, namespace: &str, claim: &str) -> Result<MacOSMachine> {
+    let claims: Api<MacOSMachineClaim> = Api::namespaced(client.clone(), namespace);
+    let bound = self::claim(&claims, claim, ClaimPhase::Bound).await?;
+    let machines: Api<MacOSMachine> = Api::namespaced(client.clone(), namespace);
+    Ok(machines.get(&machine_of(&bound)?).await?)
+}
+
 /// Name of the machine that a Bound claim has.
 ///
 /// # Errors
@@ -142,30 +153,23 @@ pub fn machine_of(claim: &MacOSMachineClaim) -> Result<String> {
 ///
 /// # Errors
 /// After [`PATIENCE`]; with the names of those that are left.
-pub async fn none_left<K: Object>(api: &Api<K>) -> Result<()> {
-    count(api, "none", |objects| objects.is_empty()).await.map(drop)
+#[track_caller]
+pub fn none_left<K: Object>(api: &Api<K>) -> impl Future<Output = Result<()>> {
+    let none = count(api, "none", |objects| objects.is_empty());
+    async move { none.await.map(drop) }
 }
 
 /// Waits until the objects of the kind, taken together, are so.
 ///
 /// # Errors
 /// After [`PATIENCE`]; with the names of those that are there.
-pub async fn count<K: Object>(api: &Api<K>, what: &str, holds: impl Fn(&[K]) -> bool) -> Result<Vec<K>> {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    loop {
-        let objects = api.list(&ListParams::default()).await?.items;
-        if holds(&objects) {
-            return Ok(objects);
-        }
-        let names: Vec<_> = objects.iter().map(|object| object.name_any()).collect();
-        ensure!(
-            tokio::time::Instant::now() < deadline,
-            "{}: no sign of {what} in {PATIENCE:.0?}; there are {}: {names:?}",
-            api.resource_url(),
-            names.len()
-        );
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+#[track_caller]
+pub fn count<K: Object>(
+    api: &Api<K>,
+    what: &str,
+    holds: impl Fn(&[K]) -> bool,
+) -> impl Future<Output = Result<Vec<K>>> {
+    expect::all_within(api.clone(), what, PATIENCE, holds)
 }
 
 /// Waits for an event about an object, by reason; gives its note.

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use dockerios_acceptance::{make, see};
+use dockerios_acceptance::{Request, make, see};
 use dockerios_api::machine::macos_machine::MachinePhase;
-use dockerios_api::{IdentityPool, MacOSMachine, MacOSMachineClass};
+use dockerios_api::{IdentityPool, MacOSMachine, MacOSMachineClass, names};
+use dockerios_kubevirt::VirtualMachineInstance;
 use kube::ResourceExt as _;
 use kube::api::DeleteParams;
 
@@ -26,6 +27,9 @@ pub(crate) async fn an_api_server_that_is_away_for_a_while_frees_nothing() -> Re
     let machines = fleet.api::<MacOSMachine>(ns);
     see::machine(&machines, "m", MachinePhase::Ready).await?;
     let identity = see::identity_of(client, &uid).await?.context("identity")?.name_any();
+    let instances = fleet.api::<VirtualMachineInstance>(ns);
+    let vm = names::of_machine("m", &uid, "vm");
+    let instance = instances.get(&vm).await?.uid();
 
     fleet.stop_api_server().await?;
     // nothing can be watched while nobody answers
@@ -51,6 +55,16 @@ pub(crate) async fn an_api_server_that_is_away_for_a_while_frees_nothing() -> Re
         .map(|identity| identity.name_any());
     ensure!(held.as_ref() == Some(&identity), "{held:?}, it had {identity}");
     ensure!(second.uid().as_ref() != Some(&uid));
+    ensure!(
+        instances.get(&vm).await?.uid() == instance,
+        "its guest was started anew"
+    );
+    // nor was anything deleted that was made again
+    let deletes = |request: &Request| {
+        request.namespace == ns && request.verb.starts_with("delete") && !request.line.contains("dryRun=All")
+    };
+    let deleted = fleet.requests()?.into_iter().find(deletes);
+    ensure!(deleted.is_none(), "{deleted:?}");
     for name in ["m", "second"] {
         machines.delete(name, &DeleteParams::default()).await?;
         see::gone(&machines, name).await?;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use dockerios_acceptance::{Chronicle, Fleet, Thing, make, see};
+use dockerios_acceptance::{Chronicle, Fleet, Moment, Thing, make, see};
 use dockerios_api::machine::macos_machine::MachinePhase;
 use dockerios_api::{IdentityPool, MacOSMachine, MacOSMachineClass, MachineIdentity, names};
 use dockerios_kubevirt::{DataVolume, VirtualMachine};
@@ -54,34 +54,19 @@ async fn live(
     bail!("{what}: not reached in {MOST_LIVES} lives; the writes: {writes:#?}")
 }
 
-pub(crate) async fn killed_between_any_two_writes_the_operator_goes_on_and_nothing_leaks_or_is_lost() -> Result<()> {
-    let fleet = fleet().await?;
-    let scratch = fleet.namespace("cut").await?;
-    let (ns, client) = (scratch.name(), &fleet.client);
-    let kubeconfig = fleet.operators_kubeconfig().await?;
-    let operator = fleet.spawn_operator(&kubeconfig, false)?;
-    let _: IdentityPool = make::cluster(client, make::identities("cut", 2, "Recycle")).await?;
-    see::condition(&fleet.all::<IdentityPool>(), "cut", "Replenished", "True").await?;
-    let retained = make::with(
-        make::class_of("cut", "cut"),
-        "systemDisk/reclaimPolicy",
-        json!("Retain"),
-    );
-    let _: MacOSMachineClass = make::cluster(client, retained).await?;
-    see::condition(&fleet.all::<MacOSMachineClass>(), "cut", "Ready", "True").await?;
-    let chronicle = Chronicle::start(client, ns).await?;
-    operator.process.kill9().await?;
+/// A machine's whole life, the operator killed after each of its writes; gives its uid and that of its system disk.
+async fn whole_life(fleet: &Fleet, cutter: &WriteCutter, ns: &str, name: &str) -> Result<(String, Option<String>)> {
     // the webhook answers while no write of the operator's passes: the machine's life begins with the first cut
-    let cutter = WriteCutter::start(&kubeconfig).await?;
+    cutter.reset();
     cutter.hold();
     let operator = fleet.spawn_operator(cutter.kubeconfig(), false)?;
-    let machine: MacOSMachine = make::within(client, ns, make::machine("m", "cut")).await?;
+    let machine: MacOSMachine = make::within(&fleet.client, ns, make::machine(name, name)).await?;
     operator.process.kill9().await?;
     ensure!(cutter.writes().is_empty(), "{:?}", cutter.writes());
     let uid = machine.uid().context("uid")?;
     let machines = fleet.api::<MacOSMachine>(ns);
-    let born = live(fleet, &cutter, "a Ready machine", async || {
-        Ok(see::machine_phase(&machines.get("m").await?) == Some(MachinePhase::Ready))
+    let born = live(fleet, cutter, "a Ready machine", async || {
+        Ok(see::machine_phase(&machines.get(name).await?) == Some(MachinePhase::Ready))
     })
     .await?;
     ensure!(
@@ -89,13 +74,13 @@ pub(crate) async fn killed_between_any_two_writes_the_operator_goes_on_and_nothi
         "it was made in {} cut writes: little is shown: {born:#?}",
         born.len()
     );
-    let volumes = fleet.api::<PersistentVolumeClaim>(ns);
-    let system = names::of_machine("m", &uid, "system");
-    let disk = volumes.get(&system).await?.uid();
-
-    machines.delete("m", &DeleteParams::default()).await?;
-    let ended = live(fleet, &cutter, "the machine's end", async || {
-        Ok(machines.get_opt("m").await?.is_none())
+    let disk = fleet
+        .api::<PersistentVolumeClaim>(ns)
+        .get(&names::of_machine(name, &uid, "system"))
+        .await?;
+    machines.delete(name, &DeleteParams::default()).await?;
+    let ended = live(fleet, cutter, "the machine's end", async || {
+        Ok(machines.get_opt(name).await?.is_none())
     })
     .await?;
     ensure!(
@@ -104,44 +89,69 @@ pub(crate) async fn killed_between_any_two_writes_the_operator_goes_on_and_nothi
         ended.len()
     );
     eprintln!(
-        "killed after each of {} writes up to Ready and {} down to the end",
+        "{name}: killed after each of {} writes up to Ready and {} down to the end",
         born.len(),
         ended.len()
     );
+    Ok((uid, disk.uid()))
+}
 
-    // no volume that is retained is lost, none that is not survives
-    let left = volumes.list(&ListParams::default()).await?.items;
-    let names: Vec<_> = left.iter().map(|volume| volume.name_any()).collect();
-    ensure!(names == [system.clone()] && left[0].uid() == disk, "{names:?}");
-    let data: Vec<_> = fleet
-        .api::<DataVolume>(ns)
-        .list(&ListParams::default())
-        .await?
-        .iter()
-        .map(|d| d.name_any())
-        .collect();
-    ensure!(data.iter().all(|name| *name == system), "{data:?}");
-    see::none_left(&fleet.api::<VirtualMachine>(ns)).await?;
-    // nothing was made twice
-    let moments = chronicle.moments().await?;
+/// Nothing of the machine was made twice, and it had one identity.
+fn once(moments: &[Moment], uid: &str) -> Result<()> {
     for thing in [Thing::VirtualMachine, Thing::DataVolume] {
-        let mut made = HashSet::new();
-        for moment in moments
+        let its = moments
             .iter()
-            .filter(|m| m.thing == thing && m.label(names::MACHINE_UID) == uid)
-        {
-            made.insert((moment.name.clone(), moment.uid.clone()));
-        }
+            .filter(|m| m.thing == thing && m.label(names::MACHINE_UID) == uid);
+        let made: HashSet<_> = its.map(|m| (&m.name, &m.uid)).collect();
         let names: HashSet<_> = made.iter().map(|(name, _)| name).collect();
         ensure!(names.len() == made.len(), "{thing:?} made twice: {made:?}");
     }
-    // the machine had one identity, and no identity leaked
     let had: HashSet<_> = moments
         .iter()
         .filter(|m| m.thing == Thing::Identity && m.text("/status/claimRef/uid") == uid)
         .map(|m| &m.name)
         .collect();
     ensure!(had.len() == 1, "it had {had:?}");
+    Ok(())
+}
+
+pub(crate) async fn killed_between_any_two_writes_the_operator_goes_on_and_nothing_leaks_or_is_lost() -> Result<()> {
+    let fleet = fleet().await?;
+    let scratch = fleet.namespace("cut").await?;
+    let (ns, client) = (scratch.name(), &fleet.client);
+    let kubeconfig = fleet.operators_kubeconfig().await?;
+    let operator = fleet.spawn_operator(&kubeconfig, false)?;
+    let _: IdentityPool = make::cluster(client, make::identities("cut", 2, "Recycle")).await?;
+    see::condition(&fleet.all::<IdentityPool>(), "cut", "Replenished", "True").await?;
+    for (name, policy) in [("keeps", "Retain"), ("keeps-none", "Delete")] {
+        let class = make::with(make::class_of(name, "cut"), "systemDisk/reclaimPolicy", json!(policy));
+        let _: MacOSMachineClass = make::cluster(client, class).await?;
+        see::condition(&fleet.all::<MacOSMachineClass>(), name, "Ready", "True").await?;
+    }
+    let chronicle = Chronicle::start(client, ns).await?;
+    operator.process.kill9().await?;
+    let cutter = WriteCutter::start(&kubeconfig).await?;
+    let (keeps, disk) = whole_life(fleet, &cutter, ns, "keeps").await?;
+    let (keeps_none, _) = whole_life(fleet, &cutter, ns, "keeps-none").await?;
+
+    // no volume that is retained is lost, none that is not survives
+    let left = fleet
+        .api::<PersistentVolumeClaim>(ns)
+        .list(&ListParams::default())
+        .await?
+        .items;
+    let names: Vec<_> = left.iter().map(|volume| volume.name_any()).collect();
+    let system = names::of_machine("keeps", &keeps, "system");
+    ensure!(names == [system.clone()] && left[0].uid() == disk, "{names:?}");
+    let volumes = fleet.api::<DataVolume>(ns).list(&ListParams::default()).await?;
+    let data: Vec<_> = volumes.iter().map(|d| d.name_any()).collect();
+    ensure!(data.iter().all(|name| *name == system), "{data:?}");
+    see::none_left(&fleet.api::<VirtualMachine>(ns)).await?;
+    let moments = chronicle.moments().await?;
+    for uid in [&keeps, &keeps_none] {
+        once(&moments, uid)?;
+    }
+    // and no identity leaked
     let operator = fleet.spawn_operator(&kubeconfig, false)?;
     let of_pool = ListParams::default().fields("spec.poolName=cut");
     see::until(&fleet.all::<IdentityPool>(), "cut", "two of two Available", |pool| {

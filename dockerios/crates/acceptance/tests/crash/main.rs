@@ -1,8 +1,9 @@
-//! Operators that die, and an API server that is away. One scene at a time: each has the cluster's operators to itself.
+//! Operators that die, that are watched at their every write, and an API server that is away. One scene at a time: each has the cluster's operators to itself.
 
 mod away;
 mod cut;
 mod leaders;
+mod strict;
 
 use std::process::ExitCode;
 
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     let scenes = scenes![
         cut::killed_between_any_two_writes_the_operator_goes_on_and_nothing_leaks_or_is_lost,
         leaders::when_the_leader_is_killed_the_other_goes_on_and_only_one_decides,
+        strict::what_the_operator_writes_is_accepted_by_kubevirts_and_cdis_schemas_with_strict_validation,
         away::an_api_server_that_is_away_for_a_while_frees_nothing,
     ];
     let code = play(1, &[scenes]);

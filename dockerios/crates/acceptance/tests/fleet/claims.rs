@@ -227,24 +227,5 @@ pub(crate) async fn a_foreground_deletion_keeps_the_order_and_the_retained_disk(
         "the bootdisk is left"
     );
 
-    let its = |m: &dockerios_acceptance::Moment| m.label(names::MACHINE_UID) == uid;
-    let stopped = chronicle.last_gone(Thing::Instance, "its instance", its).await?;
-    let vm = chronicle
-        .last_gone(Thing::VirtualMachine, "its VirtualMachine", its)
-        .await?;
-    let moments = chronicle.moments().await?;
-    let given_back = moments
-        .iter()
-        .skip_while(|m| !(m.name == identity && m.text("/status/claimRef/uid") == uid))
-        .find(|m| m.name == identity && m.text("/status/claimRef/uid") != uid)
-        .context("the identity was given back")?
-        .at;
-    let ended = chronicle
-        .last_gone(Thing::Machine, "the machine", |m| m.uid == uid)
-        .await?;
-    ensure!(
-        stopped < given_back && vm < given_back && given_back < ended,
-        "{stopped} {vm} {given_back} {ended}"
-    );
-    Ok(())
+    crate::job::in_order(&chronicle, &uid, &identity, &[Thing::DataVolume, Thing::Volume]).await
 }

@@ -1,15 +1,12 @@
-//! What CDI and KubeVirt let in.
+//! The right to clone, for images and for machines.
 
 use anyhow::{Context as _, Result, ensure};
 use dockerios_acceptance::{Fleet, make, see};
 use dockerios_api::machine::macos_machine::MachinePhase;
-use dockerios_api::{IdentityPool, MacOSImage, MacOSMachine, MacOSMachineClass, names};
-use dockerios_kubevirt::{DataVolume, VirtualMachine};
-use dockerios_testkit::{apply_yaml, expect};
+use dockerios_api::{IdentityPool, MacOSImage, MacOSMachine, MacOSMachineClass};
+use dockerios_testkit::apply_yaml;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding};
-use kube::api::{ApiResource, DynamicObject};
-use kube::{Api, Client, Resource, ResourceExt as _};
 use serde_json::json;
 
 use crate::fleet;
@@ -149,72 +146,5 @@ pub(crate) async fn machines_wait_and_take_nothing_while_the_operator_may_not_cl
         .api::<RoleBinding>(HOME)
         .delete("dockerios-clone", &Default::default())
         .await?;
-    Ok(())
-}
-
-pub(crate) async fn what_the_operator_writes_is_accepted_by_kubevirts_and_cdis_schemas_with_strict_validation()
--> Result<()> {
-    let fleet = fleet().await?;
-    let scratch = fleet.namespace("strict").await?;
-    let (ns, client) = (scratch.name(), &fleet.client);
-    let _: MacOSMachineClass = make::cluster(client, make::class("strict")).await?;
-    let sata = make::with(make::class("strict-sata"), "systemDisk/bus", json!("sata"));
-    let _: MacOSMachineClass = make::cluster(client, sata).await?;
-    let old = make::with(make::class("strict-nic"), "network/model", json!("e1000-82545em"));
-    let _: MacOSMachineClass = make::cluster(client, old).await?;
-    for class in ["strict", "strict-sata", "strict-nic"] {
-        let machine: MacOSMachine = make::within(client, ns, make::machine(class, class)).await?;
-        see::machine(&fleet.api(ns), class, MachinePhase::Ready).await?;
-        let uid = machine.uid().context("uid")?;
-        again::<VirtualMachine>(client, ns, &names::of_machine(class, &uid, "vm")).await?;
-        again::<DataVolume>(client, ns, &names::of_machine(class, &uid, "system")).await?;
-    }
-    again::<DataVolume>(client, "dockerios-system", &imported(client).await?).await?;
-    eprintln!("strictly validated against {}", fleet.definitions);
-    Ok(())
-}
-
-/// The DataVolume of the golden image.
-async fn imported(client: &Client) -> Result<String> {
-    let volumes: Api<DataVolume> = Api::namespaced(client.clone(), "dockerios-system");
-    let all = volumes.list(&Default::default()).await?;
-    let found = all
-        .iter()
-        .find(|v| v.labels().get(names::IMAGE).map(String::as_str) == Some(make::IMAGE));
-    Ok(found.context("the golden image has a DataVolume")?.name_any())
-}
-
-/// What the operator itself sent, by its own managed fields, is sent once more as a dry run that takes no unknown
-/// field; and the same with one unknown field is refused.
-async fn again<K: Resource<DynamicType = ()>>(client: &Client, ns: &str, name: &str) -> Result<()> {
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), ns, &ApiResource::erase::<K>(&()));
-    let stored = api.get(name).await?;
-    let mut wanted = DynamicObject {
-        data: json!({"spec": stored.data["spec"]}),
-        ..stored.clone()
-    };
-    wanted.metadata = kube::core::ObjectMeta {
-        name: Some(format!("{name}-x")),
-        labels: stored.metadata.labels.clone(),
-        annotations: stored.metadata.annotations.clone(),
-        ..Default::default()
-    };
-    // an admin may not make what carries an identity or a machine
-    wanted.metadata.labels = None;
-    if let Some(template) = wanted.data.pointer_mut("/spec/template/metadata") {
-        template["labels"] = json!({});
-    }
-    let strict = async |object: &DynamicObject| {
-        let url = format!("{}?dryRun=All&fieldValidation=Strict", api.resource_url());
-        let request = http::Request::post(url).header(http::header::CONTENT_TYPE, "application/json");
-        let request = request.body(serde_json::to_vec(object)?)?;
-        anyhow::Ok(client.request::<DynamicObject>(request).await)
-    };
-    expect::accepted(strict(&wanted).await?)?;
-    // the product's own definitions keep what they do not know, so only the real ones can refuse it
-    if fleet().await?.definitions.starts_with("KubeVirt's") {
-        wanted.data["spec"]["inventedField"] = json!(1);
-        expect::refused(strict(&wanted).await?, 400, &["unknown field \"spec.inventedField\""])?;
-    }
     Ok(())
 }

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use dockerios_acceptance::{Chronicle, Thing, make, see};
 use dockerios_api::machine::macos_machine::MachinePhase;
 use dockerios_api::names::TEARDOWN;
-use dockerios_api::{IdentityPool, MacOSMachine, MacOSMachineClass, names};
+use dockerios_api::{IdentityPool, MacOSMachine, MacOSMachineClass, MachineIdentity, names};
 use dockerios_kubevirt::VirtualMachine;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSON};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
@@ -139,7 +139,8 @@ pub(crate) async fn what_a_newer_schema_wrote_stops_nobody_and_is_not_taken_for_
         object.data.pointer("/status/phase").and_then(Value::as_str) == Some("Ready")
     })
     .await?;
-    // what cannot be read keeps everything
+    // what cannot be read is not taken for gone, and keeps everything
+    see::reason(&fleet.all::<MachineIdentity>(), &identity, "Ready", "Unreadable").await?;
     let held = see::identity_of(client, &uid)
         .await?
         .map(|identity| identity.name_any());

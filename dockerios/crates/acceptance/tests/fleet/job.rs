@@ -1,7 +1,9 @@
 //! The main job: claim a macOS machine and get one.
 
+use std::collections::HashSet;
+
 use anyhow::{Context as _, Result, ensure};
-use dockerios_acceptance::{Chronicle, Thing, make, see};
+use dockerios_acceptance::{Chronicle, Moment, Thing, make, see};
 use dockerios_api::machine::claim::ClaimPhase;
 use dockerios_api::{IdentityPool, MacOSMachine, MacOSMachineClaim, MacOSMachineClass, MacOSMachinePool, names};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
@@ -143,66 +145,65 @@ pub(crate) async fn claim_a_macos_machine_and_get_one_warm_then_cold_until_its_t
     Ok(())
 }
 
-/// Instance and pod, VirtualMachine, disks, ConfigMap, identity, machine: each gone before the next begins to go.
-/// `disks`: what may not be told to go before the instance has gone.
+/// Instance and pod, VirtualMachine, disks, ConfigMap, identity, machine: each has gone before the next is told to go.
+/// `disks`: what may not be told to go before. A disk that is retained stays out of it.
 pub(crate) async fn in_order(chronicle: &Chronicle, uid: &str, identity: &str, disks: &[Thing]) -> Result<()> {
-    let its = |moment: &dockerios_acceptance::Moment| moment.label(names::MACHINE_UID) == uid;
-    let steps = [
-        (
-            "instance",
-            chronicle.last_gone(Thing::Instance, "of the machine", its).await?,
-        ),
-        (
-            "launcher pod",
-            chronicle.last_gone(Thing::Pod, "of the machine", its).await?,
-        ),
-        (
-            "VirtualMachine",
-            chronicle
-                .last_gone(Thing::VirtualMachine, "of the machine", its)
-                .await?,
-        ),
-        (
-            "disks",
-            chronicle.last_gone(Thing::Volume, "of the machine", its).await?,
-        ),
-        (
-            "ConfigMap",
-            chronicle.last_gone(Thing::ConfigMap, "of the machine", its).await?,
-        ),
-    ];
     let moments = chronicle.moments().await?;
-    // no disk is deleted before the instance is gone
-    let first_deleted = moments
+    let its = |moment: &Moment| moment.label(names::MACHINE_UID) == uid;
+    let kept: HashSet<&str> = moments
         .iter()
-        .find(|m| disks.contains(&m.thing) && its(m) && (m.gone || !m.text("/metadata/deletionTimestamp").is_empty()));
-    let first_deleted = first_deleted.context("its disks went")?.at;
-    for (what, at) in &steps[..2] {
-        ensure!(
-            *at < first_deleted,
-            "a disk was deleted at {first_deleted}, its {what} was gone at {at}"
-        );
+        .filter(|moment| !moment.label(names::RETAINED).is_empty())
+        .map(|moment| moment.uid.as_str())
+        .collect();
+    let gone = async |what: &'static str, thing| -> Result<(&'static str, u64)> {
+        let which = |moment: &Moment| its(moment) && !kept.contains(moment.uid.as_str());
+        Ok((what, chronicle.last_gone(thing, "of the machine", which).await?))
+    };
+    let first_told = |what: &str, things: &[Thing]| {
+        let told = moments.iter().find(|m| things.contains(&m.thing) && its(m) && m.goes());
+        told.map(|m| m.at).with_context(|| format!("{what} went"))
+    };
+    let free = given_back(&moments, uid, identity)?;
+    let stages = [
+        gone("instance", Thing::Instance).await?,
+        gone("launcher pod", Thing::Pod).await?,
+        gone("VirtualMachine", Thing::VirtualMachine).await?,
+        gone("disks", Thing::Volume).await?,
+        gone("ConfigMap", Thing::ConfigMap).await?,
+    ];
+    let begins = [
+        // what must have gone before: so many of the stages
+        (3, "a disk was told to go", first_told("its disks", disks)?),
+        (
+            4,
+            "its ConfigMap was told to go",
+            first_told("its ConfigMap", &[Thing::ConfigMap])?,
+        ),
+        (5, "the identity was given back", free),
+    ];
+    for (before, what, at) in begins {
+        for (stage, gone) in &stages[..before] {
+            ensure!(*gone < at, "{what} at {at}, its {stage} was gone at {gone}");
+        }
     }
-    let had = moments
-        .iter()
-        .position(|m| m.name == identity && m.text("/status/claimRef/uid") == uid);
-    let had = had.context("the machine had the identity")?;
-    let free = moments[had..]
-        .iter()
-        .find(|m| m.name == identity && m.text("/status/claimRef/uid") != uid);
-    let free = free.context("the identity was given back")?.at;
     let last = chronicle
         .last_gone(Thing::Machine, "the machine", |moment| moment.uid == uid)
         .await?;
-    for (what, at) in steps {
-        ensure!(
-            at < free,
-            "the identity was given back at {free}, its {what} was gone at {at}"
-        );
-    }
     ensure!(
         free < last,
         "the machine was gone at {last}, its identity given back at {free}"
     );
     Ok(())
+}
+
+/// When the machine with that uid had the identity no more.
+fn given_back(moments: &[Moment], uid: &str, identity: &str) -> Result<u64> {
+    let has = |m: &&Moment| m.text("/status/claimRef/uid") == uid;
+    let mut of_identity = moments
+        .iter()
+        .filter(|m| m.thing == Thing::Identity && m.name == identity)
+        .skip_while(|m| !has(m));
+    of_identity.next().context("the machine had the identity")?;
+    let free = of_identity.find(|m| !has(m)).context("the identity was given back")?;
+    Ok(free.at)
 }

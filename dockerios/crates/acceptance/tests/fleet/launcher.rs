@@ -7,6 +7,7 @@ use dockerios_acceptance::{Chronicle, Fleet, Thing, make, see};
 use dockerios_api::machine::macos_machine::MachinePhase;
 use dockerios_api::{MacOSMachine, MacOSMachineClass, MacOSMachinePool, PlatformConfig};
 use dockerios_kubevirt::{KubeVirt, VirtualMachine, VirtualMachineInstance};
+use jiff::{SignedDuration, Timestamp};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
@@ -16,6 +17,15 @@ use crate::fleet;
 const PAGE: &str = "docs/launcher.md";
 /// Pods that ask a launcher's image what it can do.
 const PROBES: &str = "dockerios-system/probe-launcher-*";
+
+/// No pool tries again before, docs/launcher.md says: another launcher does not come by waiting.
+const HOPELESS: SignedDuration = SignedDuration::from_mins(30);
+
+/// When the pool makes the next machine, by its own words.
+fn next_try(told: &str) -> Option<Timestamp> {
+    let (_, rest) = told.split_once("the next is tried at ")?;
+    rest.split(',').next()?.parse().ok()
+}
 
 /// virt-operator records another launcher image.
 async fn record(fleet: &Fleet, image: &str) -> Result<()> {
@@ -165,6 +175,15 @@ pub(crate) async fn a_device_that_qemu_lacks_in_spite_of_the_probe_fails_each_ma
         let pool = see::reason(&pools, "p", "Ready", "MachinesFailing").await?;
         let told = message(&pool, "Ready");
         ensure!(told.contains(&lacks), "{told}");
+        // and that is all for a while, reckoned from the last of them
+        let failed = machines
+            .iter()
+            .filter_map(|machine| machine.status.as_ref()?.failure.as_ref());
+        let last = failed.map(|failure| failure.at.0).max().context("a failure")?;
+        see::until(&pools, "p", "that no other is tried for half an hour", |pool| {
+            next_try(&message(pool, "Ready")).is_some_and(|next| next.duration_since(last) >= HOPELESS)
+        })
+        .await?;
         see::none_left(&fleet.api::<VirtualMachineInstance>(ns)).await?;
         let moments = chronicle.moments().await?;
         let made = |thing: Thing| {

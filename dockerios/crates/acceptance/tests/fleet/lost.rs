@@ -4,13 +4,14 @@ use anyhow::{Context as _, Result, ensure};
 use dockerios_acceptance::{Chronicle, Fleet, Moment, Thing, make, see};
 use dockerios_api::machine::claim::ClaimPhase;
 use dockerios_api::machine::macos_machine::MachinePhase;
-use dockerios_api::{IdentityPool, MacOSMachine, MacOSMachineClaim, MacOSMachineClass, MacOSMachinePool, names};
+use dockerios_api::{MacOSMachine, MacOSMachineClaim, MacOSMachinePool, names};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::fleet;
+use crate::nodes::{self, Claimed};
 
 /// Two spare nodes that share a label, so that what leaves the one has the other.
 const PAIR: [&str; 2] = ["kvm-pair-a", "kvm-pair-b"];
@@ -48,22 +49,20 @@ pub(crate) async fn while_a_lost_node_is_away_others_get_other_identities_and_it
     let fleet = fleet().await?;
     let scratch = fleet.namespace("pair").await?;
     let (ns, client) = (scratch.name(), &fleet.client);
-    let _: IdentityPool = make::cluster(client, make::identities("pair", 2, "Recycle")).await?;
-    let _: MacOSMachineClass = make::cluster(client, class(fleet).await?).await?;
-    let _: MacOSMachinePool = make::within(client, ns, make::pool("pair", "pair", 0, 4)).await?;
     let chronicle = Chronicle::start(client, ns).await?;
-    let _: MacOSMachineClaim = make::within(client, ns, make::claim("c", "pair")).await?;
+    let Claimed {
+        machine,
+        name: lost,
+        uid,
+        identity,
+    } = nodes::claimed(fleet, ns, "pair", class(fleet).await?).await?;
     let claims = fleet.api::<MacOSMachineClaim>(ns);
-    let lost = see::machine_of(&see::claim(&claims, "c", ClaimPhase::Bound).await?)?;
     let machines = fleet.api::<MacOSMachine>(ns);
-    let machine = machines.get(&lost).await?;
-    let uid = machine.uid().context("uid")?;
     let node = machine
         .status
         .and_then(|status| status.node_name)
         .context("its node")?
         .to_string();
-    let identity = see::identity_of(client, &uid).await?.context("identity")?.name_any();
 
     fleet.sim.fault(&format!("node-lost /{node}"))?;
     see::reason(&claims, "c", "Ready", "MachineUnreachable").await?;

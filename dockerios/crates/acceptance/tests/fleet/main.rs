@@ -85,7 +85,6 @@ fn main() -> ExitCode {
         imports::a_snapshot_of_another_namespace_becomes_an_image_and_machines_are_made_of_snapshots,
         launcher::a_device_that_qemu_lacks_in_spite_of_the_probe_fails_each_machine_once_and_the_pool_stops,
         clones::a_clone_without_the_right_waits_says_which_and_goes_on_when_it_is_granted,
-        clones::what_the_operator_writes_is_accepted_by_kubevirts_and_cdis_schemas_with_strict_validation,
         evil::finalizers_of_others_survive_and_a_machine_that_is_going_gets_none_of_ours,
         evil::a_status_does_not_grow_with_what_others_say,
         metrics::headroom_by_a_real_prometheus_holds_new_machines_back_and_touches_nothing_that_runs,

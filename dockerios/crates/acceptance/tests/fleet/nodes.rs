@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::fleet;
 
@@ -40,21 +40,44 @@ async fn drain(fleet: &Fleet, ns: &str, node: &str) -> Result<()> {
     Ok(())
 }
 
+/// A claim `c` on a pool that makes a machine for it, and what it got.
+pub(crate) struct Claimed {
+    pub(crate) machine: MacOSMachine,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    /// Name of its identity.
+    pub(crate) identity: String,
+}
+
+/// Identities, a class and a pool of that name, all of the class's making, and a claim `c` that has a machine.
+pub(crate) async fn claimed(fleet: &Fleet, ns: &str, pool: &str, class: Value) -> Result<Claimed> {
+    let client = &fleet.client;
+    let _: IdentityPool = make::cluster(client, make::identities(pool, 2, "Recycle")).await?;
+    let _: MacOSMachineClass = make::cluster(client, class).await?;
+    let _: MacOSMachinePool = make::within(client, ns, make::pool(pool, pool, 0, 4)).await?;
+    let _: MacOSMachineClaim = make::within(client, ns, make::claim("c", pool)).await?;
+    let machine = see::claimed(client, ns, "c").await?;
+    let uid = machine.uid().context("uid")?;
+    let identity = see::identity_of(client, &uid).await?.context("identity")?;
+    Ok(Claimed {
+        name: machine.name_any(),
+        identity: identity.name_any(),
+        uid,
+        machine,
+    })
+}
+
 pub(crate) async fn a_lost_node_frees_nothing_until_it_is_known_what_became_of_the_guest() -> Result<()> {
     let fleet = fleet().await?;
     let scratch = fleet.namespace("lost").await?;
     let (ns, client) = (scratch.name(), &fleet.client);
-    let _: IdentityPool = make::cluster(client, make::identities("lost", 2, "Recycle")).await?;
-    let _: MacOSMachineClass = make::cluster(client, make::on_node(make::class_of("lost", "lost"), "kvm-lost")).await?;
-    let _: MacOSMachinePool = make::within(client, ns, make::pool("lost", "lost", 0, 2)).await?;
     let chronicle = Chronicle::start(client, ns).await?;
-    let _: MacOSMachineClaim = make::within(client, ns, make::claim("c", "lost")).await?;
+    let class = make::on_node(make::class_of("lost", "lost"), "kvm-lost");
+    let Claimed {
+        name, uid, identity, ..
+    } = claimed(fleet, ns, "lost", class).await?;
     let claims = fleet.api::<MacOSMachineClaim>(ns);
-    let name = see::machine_of(&see::claim(&claims, "c", ClaimPhase::Bound).await?)?;
     let machines = fleet.api::<MacOSMachine>(ns);
-    let machine = machines.get(&name).await?;
-    let uid = machine.uid().context("uid")?;
-    let identity = see::identity_of(client, &uid).await?.context("identity")?.name_any();
 
     fleet.sim.fault("node-lost /kvm-lost")?;
     see::reason(&machines, &name, "Ready", "NodeLost").await?;
@@ -111,7 +134,7 @@ pub(crate) async fn a_drained_node_waits_for_the_claim_then_the_machine_leaves()
     let _: MacOSMachineClass = make::cluster(client, make::on_node(make::class("drained"), "kvm-drained")).await?;
     let _: MacOSMachineClaim = make::within(client, ns, make::claim_of("c", "drained")).await?;
     let claims = fleet.api::<MacOSMachineClaim>(ns);
-    let name = see::machine_of(&see::claim(&claims, "c", ClaimPhase::Bound).await?)?;
+    let name = see::claimed(client, ns, "c").await?.name_any();
     drain(fleet, ns, "kvm-drained").await?;
 
     let machines = fleet.api::<MacOSMachine>(ns);
@@ -144,9 +167,9 @@ pub(crate) async fn a_drain_that_is_called_off_leaves_the_machine_where_it_is() 
     let _: MacOSMachineClass = make::cluster(client, make::on_node(make::class("cancelled"), "kvm-cancelled")).await?;
     let _: MacOSMachineClaim = make::within(client, ns, make::claim_of("c", "cancelled")).await?;
     let claims = fleet.api::<MacOSMachineClaim>(ns);
-    let name = see::machine_of(&see::claim(&claims, "c", ClaimPhase::Bound).await?)?;
+    let machine = see::claimed(client, ns, "c").await?;
+    let (name, uid) = (machine.name_any(), machine.uid().context("uid")?);
     let machines = fleet.api::<MacOSMachine>(ns);
-    let uid = machines.get(&name).await?.uid().context("uid")?;
     drain(fleet, ns, "kvm-cancelled").await?;
     see::reason(&machines, &name, "Draining", "WaitingForClaim").await?;
     cordon(fleet, "kvm-cancelled", false).await?;
@@ -171,7 +194,12 @@ pub(crate) async fn a_drain_that_is_called_off_leaves_the_machine_where_it_is() 
     );
     let machine = machines.get(&name).await?;
     ensure!(see::machine_phase(&machine) == Some(MachinePhase::Ready) && machine.metadata.deletion_timestamp.is_none());
-    ensure!(see::claim(&claims, "c", ClaimPhase::Bound).await.is_ok());
+    let claim = claims.get("c").await?;
+    ensure!(
+        claim.status.as_ref().and_then(|status| status.phase) == Some(ClaimPhase::Bound),
+        "the tenant lost it: {:?}",
+        claim.status
+    );
     Ok(())
 }
 

@@ -124,40 +124,67 @@ pub(crate) async fn a_machine_gone_by_force_leaves_its_identity_to_the_pools_pol
 
 pub(crate) async fn a_machine_made_again_under_the_name_does_not_inherit_the_identity() -> Result<()> {
     let fleet = fleet().await?;
+    tokio::try_join!(
+        made_again(fleet, "Recycle", "again-recycle"),
+        made_again(fleet, "Quarantine", "again"),
+        made_again(fleet, "Delete", "again-delete"),
+    )?;
+    Ok(())
+}
+
+/// What becomes of the one identity of a pool, and what the second machine named `m` gets.
+async fn made_again(fleet: &Fleet, policy: &str, pool: &str) -> Result<()> {
     let scratch = fleet.namespace("again").await?;
     let ns = scratch.name();
-    let (uid, identity) = one(fleet, ns, "again", "Quarantine").await?;
+    let (uid, identity) = one(fleet, ns, pool, policy).await?;
     let chronicle = Chronicle::start(&fleet.client, ns).await?;
     by_force(fleet, ns).await?;
-    let second: MacOSMachine = make::within(&fleet.client, ns, make::machine("m", "again")).await?;
+    let second: MacOSMachine = make::within(&fleet.client, ns, make::machine("m", pool)).await?;
     let second_uid = second.uid().context("uid")?;
     ensure!(second_uid != uid, "the same uid");
-    // it waits: the one identity is for a person to release
-    see::until(&fleet.all::<MachineIdentity>(), &identity, "Quarantined", |i| {
-        phase(i) == Some(IdentityPhase::Quarantined)
-    })
-    .await?;
-    see::reason(
-        &fleet.api::<MacOSMachine>(ns),
-        "m",
-        "IdentityAllocated",
-        "IdentityExhausted",
-    )
-    .await?;
-    chronicle
-        .always("the second machine never has the identity of the first", |world| {
-            world
-                .iter()
-                .all(|m| !(m.name == identity && m.text("/status/claimRef/uid") == second_uid))
+    let (identities, machines) = (fleet.all::<MachineIdentity>(), fleet.api::<MacOSMachine>(ns));
+    if policy == "Quarantine" {
+        // it waits: the one identity is for a person to release
+        see::until(&identities, &identity, "Quarantined", |i| {
+            phase(i) == Some(IdentityPhase::Quarantined)
         })
         .await?;
-    // released by hand, it is given out
-    let release = Patch::Merge(json!({"metadata": {"annotations": {names::RELEASE: "true"}}}));
-    fleet
-        .all::<MachineIdentity>()
-        .patch(&identity, &PatchParams::default(), &release)
-        .await?;
-    see::machine(&fleet.api(ns), "m", MachinePhase::Ready).await?;
+        see::reason(&machines, "m", "IdentityAllocated", "IdentityExhausted").await?;
+        chronicle
+            .always("the second machine never has the identity of the first", |world| {
+                world
+                    .iter()
+                    .all(|m| !(m.name == identity && m.text("/status/claimRef/uid") == second_uid))
+            })
+            .await?;
+        // released by hand, it is given out
+        let release = Patch::Merge(json!({"metadata": {"annotations": {names::RELEASE: "true"}}}));
+        identities.patch(&identity, &PatchParams::default(), &release).await?;
+    }
+    see::machine(&machines, "m", MachinePhase::Ready).await?;
+    let has = see::identity_of(&fleet.client, &second_uid)
+        .await?
+        .context("the second machine has an identity")?;
+    ensure!(
+        (has.name_any() == identity) == (policy != "Delete"),
+        "{policy}: the first had {identity}, the second has {}",
+        has.name_any()
+    );
+    if policy == "Delete" {
+        see::gone(&identities, &identity).await?;
+    }
+    // by that policy's way, free in between, and not by the name
+    let holders: Vec<String> = chronicle
+        .moments()
+        .await?
+        .iter()
+        .filter(|m| m.thing == Thing::Identity && m.name == identity && !m.gone)
+        .map(|m| m.text("/status/claimRef/uid").to_owned())
+        .collect();
+    ensure!(
+        holders.windows(2).all(|pair| pair[0] != uid || pair[1] != second_uid),
+        "{policy}: it went from the first machine to the second at once"
+    );
     Ok(())
 }
 
@@ -266,13 +293,21 @@ pub(crate) async fn an_identity_stays_with_its_machine_over_restarts_a_lost_vm_a
     let wiped = Patch::Merge(json!({"status": null}));
     breaker.patch_status("m", &PatchParams::default(), &wiped).await?;
     same("its status was lost").await?;
+    let mut had = false;
     chronicle
-        .always("at most one identity is the machine's", |world| {
-            world
-                .iter()
-                .filter(|m| m.thing == Thing::Identity && m.text("/status/claimRef/uid") == uid)
-                .count()
-                <= 1
-        })
-        .await
+        .always(
+            "one identity is the machine's, the same from the first moment on",
+            |world| {
+                let its: Vec<&str> = world
+                    .iter()
+                    .filter(|m| m.thing == Thing::Identity && m.text("/status/claimRef/uid") == uid)
+                    .map(|m| m.name.as_str())
+                    .collect();
+                had |= !its.is_empty();
+                its == [record.as_str()] || !had
+            },
+        )
+        .await?;
+    ensure!(had, "it never had one: nothing is shown");
+    Ok(())
 }

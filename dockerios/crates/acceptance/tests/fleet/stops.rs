@@ -118,9 +118,9 @@ pub(crate) async fn a_machine_that_a_write_error_paused_is_not_ready_and_keeps_e
     let _: MacOSMachineClass = make::cluster(client, make::class("paused")).await?;
     let _: MacOSMachineClaim = make::within(client, ns, make::claim_of("c", "paused")).await?;
     let claims = fleet.api::<MacOSMachineClaim>(ns);
-    let name = see::machine_of(&see::claim(&claims, "c", ClaimPhase::Bound).await?)?;
+    let before = see::claimed(client, ns, "c").await?;
+    let name = before.name_any();
     let machines = fleet.api::<MacOSMachine>(ns);
-    let before = see::machine(&machines, &name, MachinePhase::Ready).await?;
     let instances = fleet.api::<VirtualMachineInstance>(ns);
     let vm = names::of_machine(&name, &before.uid().context("uid")?, "vm");
     let instance = instances.get(&vm).await?.uid();
