@@ -79,7 +79,7 @@ pub enum Heard {
 /// Waits for the process of a job that was started; `patience` is for it to come and say how it stands.
 ///
 /// # Errors
-/// When the listener fails, or what came is no process of ours.
+/// When the listener fails, or what came is no process of ours, or says nothing.
 pub fn hear(listener: UnixListener, patience: Duration) -> io::Result<Heard> {
     let until = Instant::now() + patience;
     let (sender, came) = channel();
@@ -93,10 +93,17 @@ pub fn hear(listener: UnixListener, patience: Duration) -> io::Result<Heard> {
     let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     stream.set_read_timeout(Some(left))?;
     let mut lines = BufReader::new(stream).lines();
-    let first = lines.next().transpose()?.unwrap_or_default();
+    let silent = |error: io::Error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("its process came, and did not say how it stands within {patience:?}"),
+        ),
+        _ => error,
+    };
+    let first = lines.next().transpose().map_err(silent)?.unwrap_or_default();
     let pid = first.strip_prefix(PROCESS).and_then(|pid| pid.parse().ok());
     let pid = pid.ok_or_else(|| io::Error::other(format!("the launcher was told {first:?}, not a process id")))?;
-    Ok(match lines.next().transpose()? {
+    Ok(match lines.next().transpose().map_err(silent)? {
         None => Heard::Ended(pid),
         Some(word) if word == LISTENING => Heard::Listening(pid),
         Some(word) if word == HELD => Heard::Held(pid),
@@ -133,6 +140,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("up.sock")).unwrap();
         assert_eq!(hear(listener, Duration::from_millis(20)).unwrap(), Heard::Nobody);
+    }
+
+    #[test]
+    fn a_process_that_comes_and_falls_silent_is_told_in_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("up.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let _silent = Announcer::new(&socket);
+        let error = hear(listener, Duration::from_millis(50)).unwrap_err();
+        assert!(error.to_string().contains("did not say how it stands within 50ms"), "{error}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::io::ErrorKind::{InvalidData, NotADirectory, NotFound};
 
 use macrack_wire::guest::MAX_SCRIPT;
 use macrack_wire::{VmDescription, VmDir, VmError};
@@ -63,8 +64,14 @@ fn check_unique(dir: &VmDir, description: &VmDescription) -> Result<(), VmError>
         }
         let other = match beside.read_description() {
             Ok(other) => other,
-            // what is not described, or not understood, cannot be started either
-            Err(_) => continue,
+            // what is not described, or not understood, cannot be started either; what cannot be read may run
+            Err(error) if matches!(error.kind(), NotFound | NotADirectory | InvalidData) => continue,
+            Err(error) => {
+                return Err(VmError::invalid(format!(
+                    "{file}: whether it shares its identity with a VM beside it cannot be told: {error}; mend that file, \
+                     or delete the instance that it is of"
+                )));
+            }
         };
         let other_file = beside.description();
         let shared = [
@@ -144,5 +151,13 @@ mod tests {
         load(&two, false).unwrap();
         fs::write(one.description(), "{").unwrap();
         load(&two, false).unwrap();
+        fs::write(all.path().join("a file"), "").unwrap();
+        load(&two, false).unwrap();
+        // not to be read, which is not the same
+        fs::remove_file(one.description()).unwrap();
+        std::os::unix::fs::symlink(one.description(), one.description()).unwrap();
+        let refused = load(&two, false).unwrap_err();
+        let words = format!("cannot be told: {}", one.description().display());
+        assert!(refused.message.contains(&words), "{refused}");
     }
 }

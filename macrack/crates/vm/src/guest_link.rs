@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use macrack_wire::client::Client;
+use macrack_wire::guest::printable;
 use macrack_wire::link::Limits;
 use macrack_wire::message::{Body, Reply};
 use macrack_wire::{GuestReport, GuestVerb, Role, WireError};
@@ -30,8 +31,6 @@ const DISTRUST_WAIT: Duration = Duration::from_secs(60);
 const HONEST: Duration = Duration::from_secs(30);
 /// Between signs of life that are asked of a quiet guest.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// The longest reason that is passed on, in characters; parts of it are the guest's own words.
-const MAX_REASON: usize = 256;
 
 /// What is to be told to the guest about its first boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +52,7 @@ pub enum News {
     NotHeard(String),
     /// The guest has acknowledged the script.
     FirstBootHanded,
-    /// The guest refused the script, or it could not be read.
+    /// The guest refused the script, or it could not be read. It is offered again with each sign of life.
     FirstBootNotHanded(String),
     /// Whether the guest took an order to shut down.
     ShutdownAsked(bool),
@@ -88,7 +87,7 @@ impl<P: GuestPort> GuestLink<P> {
                     let Err(error) = self.converse(stream).await else {
                         return;
                     };
-                    let reason = bounded(&error.to_string());
+                    let reason = printable(&error.to_string());
                     tracing::warn!(%reason, "the guest is not heard any more");
                     if self.tell(News::NotHeard(reason)).await.is_err() {
                         return;
@@ -177,6 +176,10 @@ impl<P: GuestPort> GuestLink<P> {
                         return Err(WireError::Timeout { what: "an answer of the guest", after });
                     }
                     talk.questions.push_back(Question::SignOfLife);
+                    if matches!(self.first_boot, FirstBootOrder::Script(_)) {
+                        // a guest whose disk was full, or a script that could not be read: either may pass
+                        talk.questions.push_back(Question::FirstBoot);
+                    }
                     continue;
                 }
                 order = self.shutdowns.recv() => {
@@ -212,7 +215,7 @@ impl<P: GuestPort> GuestLink<P> {
                     Err(error) => {
                         let why = format!("{}: {error}", path.display());
                         // an owner that has gone is noticed at the next turn
-                        let _ = self.tell(News::FirstBootNotHanded(bounded(&why))).await;
+                        let _ = self.tell(News::FirstBootNotHanded(printable(&why))).await;
                         return None;
                     }
                 }
@@ -282,7 +285,7 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Conversation<S> {
             }
             (Body::Error(refusal), Some(open)) => match open.question {
                 Question::FirstBoot => {
-                    let why = bounded(&refusal.message);
+                    let why = printable(&refusal.message);
                     Ok(vec![News::FirstBootNotHanded(why)])
                 }
                 Question::Shutdown => Ok(vec![News::ShutdownAsked(false)]),
@@ -303,8 +306,4 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Conversation<S> {
         self.heard = Some(report.clone());
         Ok(vec![News::Heard(report)])
     }
-}
-
-fn bounded(words: &str) -> String {
-    words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_REASON).collect()
 }

@@ -62,7 +62,7 @@ fn told(outcome: Result<(), VmError>) -> ExitCode {
 fn show(bundle: &BundleDir) -> Result<(), VmError> {
     let host = macrack_vz::host_limits()?;
     let configuration = macrack_vz::install::finishing(bundle, &host)?;
-    macrack_vz::files::check(&configuration, host.macos, &temporary_directories())?;
+    macrack_vz::files::check(&configuration, &temporary_directories())?;
     macrack_vz::show(&configuration, &bundle.path().display().to_string())
 }
 

@@ -15,7 +15,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use macrack_wire::VmDir;
 use macrack_wire::layout::write_whole;
@@ -25,6 +26,11 @@ use crate::launchd::{self, Launchd};
 
 /// How long launchd may take to start a job's process, and that to come up.
 const JOB_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a start waits for the process of an ended run to be gone: longer than its last words take.
+pub const OWNER_GOES: Duration = Duration::from_secs(5);
+/// How often it looks meanwhile: nothing tells.
+pub const OWNER_RETRY: Duration = Duration::from_millis(10);
 
 /// What `run` writes to its standard output, as its only line, once its socket takes connections.
 pub const LISTENING: &str = "listening";
@@ -101,7 +107,7 @@ pub fn launch_job(launchd: &Launchd, binary: &Path, dir: &VmDir) -> io::Result<u
     let listener = UnixListener::bind(&socket)?;
     let started = (|| {
         write_whole(&dir.job(), &launchd::job(binary, dir)?)?;
-        launchd.start(&launchd::label(launchd::uid(dir)?), &dir.job())?;
+        start_job(launchd, dir)?;
         hear(listener, JOB_PATIENCE)
     })();
     std::fs::remove_file(&socket)?;
@@ -115,6 +121,28 @@ pub fn launch_job(launchd: &Launchd, binary: &Path, dir: &VmDir) -> io::Result<u
             dir.log().display()
         ))),
     }
+}
+
+/// Starts the job, after the process of an ended run if that has yet to end.
+fn start_job(launchd: &Launchd, dir: &VmDir) -> io::Result<()> {
+    let label = launchd::label(launchd::uid(dir)?);
+    let until = Instant::now() + OWNER_GOES;
+    loop {
+        match launchd.start(&label, &dir.job()) {
+            Err(error)
+                if error.kind() == io::ErrorKind::AlreadyExists && owner_is_going(dir) && Instant::now() < until =>
+            {
+                thread::sleep(OWNER_RETRY);
+            }
+            ended => return ended,
+        }
+    }
+}
+
+/// Whether the process that runs this VM has said its last word, and only has to end.
+pub fn owner_is_going(dir: &VmDir) -> bool {
+    let last = dir.read_state();
+    last.is_ok_and(|last| last.is_some_and(|last| last.report.state.is_final()))
 }
 
 fn held(dir: &VmDir) -> io::Error {

@@ -66,7 +66,7 @@ impl Hypervisor for MacVm {
         }
         let host = host_limits()?;
         let configuration = instance(&self.description, &self.dir, &host)?;
-        check(&configuration, host.macos, &temporary_directories())?;
+        check(&configuration, &temporary_directories())?;
         let _ = self.machine.set(Machine::new(&configuration)?);
         Ok(())
     }

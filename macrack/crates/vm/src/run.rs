@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use macrack_vm::announce::Announcer;
 use macrack_vm::description;
 use macrack_vm::hypervisor::{GuestPort, Hypervisor};
-use macrack_vm::launch::{ALREADY_RUNNING, LISTENING};
+use macrack_vm::launch::{ALREADY_RUNNING, LISTENING, OWNER_GOES, OWNER_RETRY, owner_is_going};
 use macrack_vm::service::VmService;
 use macrack_vm::vm::{Vm, first_report, forget_first_boot, write_start_failure};
 use macrack_wire::classify::MACRACK_DOMAIN;
@@ -28,9 +28,6 @@ use tokio::time::{Instant, sleep, timeout};
 const SIGNAL_GRACE: Duration = Duration::from_secs(15);
 /// How long peers may take to read the last report.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// How long a start waits for the process of an ended run to be gone, and how often it looks.
-const OWNER_GOES: Duration = Duration::from_secs(5);
-const OWNER_RETRY: Duration = Duration::from_millis(10);
 
 const FORCED: u8 = 3;
 
@@ -153,12 +150,6 @@ async fn prepare(dir: &VmDir, handed: bool, options: &Options) -> Result<(VmDesc
             Err(error) => return Err(error),
         }
     }
-}
-
-/// Whether the process that runs this VM has said its last word, and only has to end.
-fn owner_is_going(dir: &VmDir) -> bool {
-    let last = dir.read_state();
-    last.is_ok_and(|last| last.is_some_and(|last| last.report.state.is_final()))
 }
 
 /// Ends before anything ran. If the VM runs in another process, the directory is that one's to write.

@@ -25,6 +25,9 @@ use crate::service::{StopOrder, VmService};
 
 /// How long the hypervisor may take to press a button or pull a plug.
 const HYPERVISOR_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a start may take. A VM of Virtualization.framework runs within seconds; one that has not by now never will,
+/// and whoever waits for it is to hear so. It ends with this process.
+const START_PATIENCE: Duration = Duration::from_secs(300);
 /// Orders and news that wait for the task.
 const QUEUE: usize = 16;
 
@@ -41,6 +44,8 @@ pub struct Vm<H> {
     error: Option<VmError>,
     guest: Option<GuestReport>,
     guest_problem: Option<String>,
+    /// Why the guest has not taken its script. It stays until it has, whatever else the guest says.
+    script_problem: Option<String>,
     first_boot_handed: bool,
     first: VmReport,
     reports: watch::Sender<VmReport>,
@@ -92,6 +97,7 @@ impl<H: Hypervisor> Vm<H> {
             error: None,
             guest: None,
             guest_problem: None,
+            script_problem: None,
             first_boot_handed,
             first,
             reports,
@@ -108,7 +114,7 @@ impl<H: Hypervisor> Vm<H> {
     pub async fn run(mut self, description: &VmDescription) -> StopCause {
         let (news_sender, mut news) = mpsc::channel(QUEUE);
         let hypervisor = self.hypervisor.clone();
-        let mut start = pin!(hypervisor.start());
+        let mut start = pin!(timeout(START_PATIENCE, hypervisor.start()));
         let mut starting = true;
         self.notes.say("the VM starts");
         self.record();
@@ -119,13 +125,13 @@ impl<H: Hypervisor> Vm<H> {
             let input = tokio::select! {
                 started = &mut start, if starting => {
                     starting = false;
-                    match started {
-                        Ok(()) => {
+                    match failure(started, START_PATIENCE) {
+                        None => {
                             self.attach_guest(description, news_sender.clone());
                             Input::Started
                         }
-                        Err(error) => {
-                            self.error = Some(error);
+                        error => {
+                            self.error = error;
                             Input::StartFailed
                         }
                     }
@@ -233,14 +239,14 @@ impl<H: Hypervisor> Vm<H> {
             Action::PressPowerButton => {
                 let pressed = timeout(HYPERVISOR_PATIENCE, self.hypervisor.request_stop()).await;
                 // the plug follows at the end of the grace, whatever became of the button
-                if let Some(error) = failure(pressed) {
+                if let Some(error) = failure(pressed, HYPERVISOR_PATIENCE) {
                     tracing::warn!(%error, "the power button could not be pressed");
                 }
                 None
             }
             Action::PullPlug => {
                 let pulled = timeout(HYPERVISOR_PATIENCE, self.hypervisor.force_stop()).await;
-                let error = failure(pulled)?;
+                let error = failure(pulled, HYPERVISOR_PATIENCE)?;
                 tracing::error!(%error, "the plug could not be pulled: this process ends instead");
                 Some(Input::ForceFailed)
             }
@@ -266,8 +272,7 @@ impl<H: Hypervisor> Vm<H> {
                 self.guest_problem = Some(why);
             }
             News::FirstBootNotHanded(why) => {
-                let problem = format!("the first-boot script was not taken: {why}");
-                self.guest_problem = Some(problem);
+                self.script_problem = Some(format!("the first-boot script was not taken: {why}"));
             }
             News::FirstBootHanded => self.first_boot_was_handed(),
             News::ShutdownAsked(true) => {}
@@ -281,6 +286,7 @@ impl<H: Hypervisor> Vm<H> {
     /// the two it is merely deleted later.
     fn first_boot_was_handed(&mut self) {
         self.first_boot_handed = true;
+        self.script_problem = None;
         self.notes.say("the guest has its first-boot script");
         tokio::spawn(self.notes.clone().follow_first_boot(self.hypervisor.guest_port()));
         if self.record()
@@ -316,7 +322,7 @@ impl<H: Hypervisor> Vm<H> {
             state: self.phase.state(),
             error: self.error.clone(),
             guest: self.guest.clone().filter(|_| !over),
-            guest_problem: self.guest_problem.clone().filter(|_| !over),
+            guest_problem: self.guest_problem.clone().or_else(|| self.script_problem.clone()).filter(|_| !over),
             stop_cause: self.phase.stop_cause(),
             ..self.first.clone()
         }
@@ -348,14 +354,13 @@ pub fn forget_first_boot(dir: &VmDir) -> io::Result<()> {
     }
 }
 
-fn failure(outcome: Result<Result<(), VmError>, Elapsed>) -> Option<VmError> {
+fn failure(outcome: Result<Result<(), VmError>, Elapsed>, patience: Duration) -> Option<VmError> {
     match outcome {
         Ok(outcome) => outcome.err(),
-        Err(_) => Some(VmError::new(
-            MACRACK_DOMAIN,
-            0,
-            format!("the hypervisor did not answer within {HYPERVISOR_PATIENCE:?}"),
-        )),
+        Err(_) => {
+            let words = format!("the hypervisor did not answer within {} s", patience.as_secs());
+            Some(VmError::new(MACRACK_DOMAIN, 0, words))
+        }
     }
 }
 

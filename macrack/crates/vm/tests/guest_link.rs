@@ -179,6 +179,27 @@ async fn a_script_is_handed_over_until_it_is_acknowledged_and_not_after_that() {
     answer(&mut guest, "Describe", GuestStage::AgentStarting).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_script_that_was_not_taken_is_offered_again_with_the_next_sign_of_life() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("first-boot.sh");
+    std::fs::write(&script, "true\n").unwrap();
+    let mut host = host(FirstBootOrder::Script(script));
+    let mut guest = host.guest().await;
+    answer(&mut guest, "Watch", GuestStage::UserSession).await;
+    host.news().await;
+    let request: Value = guest.receive_due("the script").await.unwrap();
+    let refusal = json!({"kind": "Denied", "message": "the disk \u{1b}[2J\u{202e}is full"});
+    guest.send(&json!({"id": request["id"], "error": refusal})).await.unwrap();
+    assert_eq!(host.news().await, News::FirstBootNotHanded("the disk [2Jis full".to_owned()));
+
+    answer(&mut guest, "Describe", GuestStage::UserSession).await;
+    answer(&mut guest, "RunFirstBoot", GuestStage::UserSession).await;
+    assert_eq!(host.news().await, News::FirstBootHanded);
+    answer(&mut guest, "Describe", GuestStage::UserSession).await;
+    answer(&mut guest, "Describe", GuestStage::UserSession).await;
+}
+
 /// Numbers that look random and are the same in every run.
 struct Dice(u64);
 

@@ -1,8 +1,8 @@
 //! What a VM is made of, as data: from the agent's description to every device, without the framework.
 //!
 //! Sources of the limits: Apple's reference of `VZVirtualMachineConfiguration` (memory in whole MiB, bounds by the
-//! host), `VZDiskImageStorageDeviceAttachment` (raw images; ASIF from macOS 26), and the field: macOS guests freeze
-//! with fewer than four virtual cores.
+//! host), `VZDiskImageStorageDeviceAttachment` (raw images), and the field: macOS guests freeze with fewer than four virtual
+//! cores.
 
 use std::path::{Path, PathBuf};
 
@@ -143,8 +143,6 @@ pub struct HostLimits {
     pub memory_min: u64,
     /// `maximumAllowedMemorySize`, in bytes.
     pub memory_max: u64,
-    /// Major version of the host's macOS.
-    pub macos: u32,
 }
 
 /// The machine of an instance, from what the agent wrote.

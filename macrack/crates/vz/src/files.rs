@@ -12,27 +12,19 @@ use crate::configuration::{Configuration, Disk};
 
 /// Disks come in whole sectors.
 pub const SECTOR: u64 = 512;
-/// The first macOS whose framework opens sparse images of Apple's (ASIF).
-pub const ASIF_SINCE: u32 = 26;
 
-/// Formats that are not raw, by the bytes that they begin with.
-const FORMATS: [(&[u8], Format); 5] = [
-    (b"shdw", Format::Asif),
-    (b"QFI\xfb", Format::Other("qcow2")),
-    (b"KDMV", Format::Other("VMDK")),
-    (b"vhdxfile", Format::Other("VHDX")),
-    (b"conectix", Format::Other("VHD")),
+/// Formats that are not raw, by the bytes that they begin with. The framework is told no format, so it must tell ASIF
+/// (which it opens from macOS 26 on) by these bytes, and it is the guest that writes them: one that made its raw disk look
+/// like another format would choose for itself how long its disk is. Every golden is raw, so every disk is.
+const FORMATS: [(&[u8], &str); 5] = [
+    (b"shdw", "an ASIF"),
+    (b"QFI\xfb", "a qcow2"),
+    (b"KDMV", "a VMDK"),
+    (b"vhdxfile", "a VHDX"),
+    (b"conectix", "a VHD"),
 ];
 /// How a disk image of `hdiutil` ends: `koly`, 512 bytes before its end.
 const UDIF: &[u8] = b"koly";
-
-/// What a disk image is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
-    Raw,
-    Asif,
-    Other(&'static str),
-}
 
 /// Directories that the system empties when it likes: on a Mac, `TMPDIR` and what stands for it.
 pub fn temporary_directories() -> Vec<PathBuf> {
@@ -41,17 +33,16 @@ pub fn temporary_directories() -> Vec<PathBuf> {
     all
 }
 
-/// Judges the files of `configuration` on a host with macOS `macos`. `temporary` are directories in which no disk may
-/// lie.
+/// Judges the files of `configuration`. `temporary` are directories in which no disk may lie.
 ///
 /// # Errors
 /// Of class `InvalidConfiguration` where a path is wrong, `DiskImage` where a disk is; the file is named.
-pub fn check(configuration: &Configuration, macos: u32, temporary: &[PathBuf]) -> Result<(), VmError> {
+pub fn check(configuration: &Configuration, temporary: &[PathBuf]) -> Result<(), VmError> {
     for path in configuration.files() {
         check_path(path)?;
     }
     for disk in &configuration.disks {
-        check_disk(disk, macos, temporary)?;
+        check_disk(disk, temporary)?;
     }
     let aux = &configuration.platform.auxiliary_storage;
     let bytes = fs::metadata(aux).map_err(|error| unreadable(aux, &error))?.len();
@@ -83,7 +74,7 @@ fn check_path(path: &Path) -> Result<(), VmError> {
     Ok(())
 }
 
-fn check_disk(disk: &Disk, macos: u32, temporary: &[PathBuf]) -> Result<(), VmError> {
+fn check_disk(disk: &Disk, temporary: &[PathBuf]) -> Result<(), VmError> {
     let path = &disk.image;
     if let Some(why) = swept(path, temporary) {
         return Err(misplaced(path, &format!("{why}; move the state directory")));
@@ -94,29 +85,26 @@ fn check_disk(disk: &Disk, macos: u32, temporary: &[PathBuf]) -> Result<(), VmEr
         return Err(bad_disk(path, &format!("{bytes} bytes: a disk has a multiple of {SECTOR}; make it anew")));
     }
     match format(&image, bytes).map_err(|error| unreadable(path, &error))? {
-        Format::Raw => Ok(()),
-        Format::Asif if macos >= ASIF_SINCE => Ok(()),
-        Format::Asif => Err(bad_disk(
+        None => Ok(()),
+        Some(name) => Err(bad_disk(
             path,
             &format!(
-                "an ASIF image: macOS {macos} opens raw ones only; upgrade the Mac to macOS {ASIF_SINCE}, or use a \
-                 golden with a raw disk"
+                "it begins or ends as {name} image does, and a disk is raw: if its golden is so, convert that and push it \
+                 anew, else its guest has written this: make the instance anew"
             ),
         )),
-        Format::Other(name) => {
-            Err(bad_disk(path, &format!("a {name} image: convert it to a raw one and push it anew")))
-        }
     }
 }
 
-fn format(image: &File, bytes: u64) -> io::Result<Format> {
+/// The format of an image that is not raw, with its article.
+fn format(image: &File, bytes: u64) -> io::Result<Option<&'static str>> {
     let mut sector = [0; SECTOR as usize];
     image.read_exact_at(&mut sector, 0)?;
-    if let Some((_, format)) = FORMATS.iter().find(|(magic, _)| sector.starts_with(magic)) {
-        return Ok(*format);
+    if let Some((_, name)) = FORMATS.iter().find(|(magic, _)| sector.starts_with(magic)) {
+        return Ok(Some(name));
     }
     image.read_exact_at(&mut sector, bytes - SECTOR)?;
-    Ok(if sector.starts_with(UDIF) { Format::Other("DMG") } else { Format::Raw })
+    Ok(sector.starts_with(UDIF).then_some("a DMG"))
 }
 
 fn misplaced(path: &Path, why: &str) -> VmError {

@@ -11,7 +11,7 @@ use macrack_wire::{BundleDir, BundleMachine, Display, ErrorClass, VmDescription,
 const UID: &str = "0a1b2c3d-0000-4000-8000-00000000b002";
 
 /// A Mac mini with 14 cores and 64 GiB, as the framework puts it.
-const HOST: HostLimits = HostLimits { cpu_min: 1, cpu_max: 14, memory_min: 128 << 20, memory_max: 64 << 30, macos: 26 };
+const HOST: HostLimits = HostLimits { cpu_min: 1, cpu_max: 14, memory_min: 128 << 20, memory_max: 64 << 30 };
 
 fn description() -> VmDescription {
     VmDescription {

@@ -10,7 +10,7 @@ use macrack_vz::install::{Progress, Request, Requirements, RestoreImage, explain
 use macrack_wire::classify::VZ_DOMAIN;
 use macrack_wire::{BundleDir, BundleMachine, Display, GoldenBundle, VmError};
 
-const HOST: HostLimits = HostLimits { cpu_min: 2, cpu_max: 8, memory_min: 1 << 30, memory_max: 24 << 30, macos: 26 };
+const HOST: HostLimits = HostLimits { cpu_min: 2, cpu_max: 8, memory_min: 1 << 30, memory_max: 24 << 30 };
 
 fn request(into: &Path) -> Request {
     Request { from: RestoreImage::Latest, into: into.to_owned(), disk_bytes: 120_000_000_000 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use macrack_wire::link::{Limits, Link};
-use macrack_wire::{GuestStage, Hello, Role, StopCause, VmState};
+use macrack_wire::{GuestStage, Hello, Role, StopCause, VmDir, VmState};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -18,8 +18,7 @@ fn honest(stage: &str) -> Value {
 }
 
 /// A VM whose guest does nothing, and the listener at the guest's port, for the test to speak as it.
-async fn impersonate(rack: &Rack, uid: &str) -> (Child, UnixListener) {
-    let dir = rack.make(uid);
+async fn impersonate(dir: &VmDir) -> (Child, UnixListener) {
     let idle = dir.path().join("idle-guest");
     fs::write(&idle, "#!/bin/sh\nexec sleep 60\n").unwrap();
     fs::set_permissions(&idle, Permissions::from_mode(0o700)).unwrap();
@@ -54,7 +53,7 @@ where
     F: Future<Output = UnixListener>,
 {
     let rack = Rack::new();
-    let (mut vm, listener) = impersonate(&rack, "a").await;
+    let (mut vm, listener) = impersonate(&rack.make("a")).await;
     let (listener, report) = tokio::join!(lie(listener), rack.until("a", |report| report.guest_problem.is_some()));
     assert_eq!((report.state, &report.guest, &report.error), (VmState::Running, &None, &None));
     let problem = report.guest_problem.unwrap();
@@ -167,6 +166,29 @@ async fn a_guest_that_turns_its_host_away_at_length_fills_no_report() {
         listener
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_script_that_a_guest_does_not_take_stays_its_problem_whatever_else_it_says() {
+    let rack = Rack::new();
+    let (_vm, listener) = impersonate(&rack.make_with_script("a", "true\n")).await;
+    let guest = tokio::spawn(async move {
+        let mut link = greeted(&listener).await;
+        let watch: Value = link.receive_due("the watch").await.unwrap();
+        let mut report = honest("UserSession");
+        report["firstBoot"] = json!({"state": "NotAsked"});
+        link.send(&json!({"id": watch["id"], "event": report})).await.unwrap();
+        let script: Value = link.receive_due("the script").await.unwrap();
+        let refusal = json!({"kind": "Denied", "message": "the disk is full"});
+        link.send(&json!({"id": script["id"], "error": refusal})).await.unwrap();
+        report["diskFreeBytes"] = json!(7);
+        link.send(&json!({"id": watch["id"], "event": report})).await.unwrap();
+        link
+    });
+    let told =
+        rack.until("a", |report| report.guest.as_ref().is_some_and(|guest| guest.disk_free_bytes == Some(7))).await;
+    assert_eq!(told.guest_problem.as_deref(), Some("the first-boot script was not taken: the disk is full"));
+    drop(guest.await.unwrap());
 }
 
 #[tokio::test]

@@ -86,13 +86,8 @@ async fn a_job_starts_the_vm_and_the_launcher_hears_that_it_is_up() {
 
     rack.client("one").await.stop(0).await.unwrap();
     rack.until("one", |report| report.state.is_final()).await;
-    let again = loop {
-        // the process ends after its last word
-        match launch_job(&stand.launchd, Path::new(VM), &dir) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => tokio::task::yield_now().await,
-            other => break other.unwrap(),
-        }
-    };
+    // the process ends after its last word, and is waited for
+    let again = launch_job(&stand.launchd, Path::new(VM), &dir).unwrap();
     assert_ne!(again, pid, "an ended job is replaced");
     assert_eq!(fs::read(dir.description()).unwrap(), identity, "a restarted VM is the same machine");
     assert!(stand.calls().contains("bootout gui/501/io.macrack.vm.one"));

@@ -80,7 +80,7 @@ pub async fn install_macos(
         display: Some(SCREEN),
     };
     let configuration = installation(&described, &host)?;
-    files::check(&configuration, host.macos, &temporary)?;
+    files::check(&configuration, &temporary)?;
     run(&Machine::new(&configuration)?, &image, tell).await?;
 
     let written = GoldenBundle {

@@ -13,7 +13,6 @@ mod window;
 
 use macrack_wire::VmError;
 use objc2::rc::autoreleasepool;
-use objc2_foundation::NSProcessInfo;
 use objc2_virtualization::{VZMacMachineIdentifier, VZVirtualMachineConfiguration};
 
 pub use install::install_macos;
@@ -37,13 +36,11 @@ pub fn host_limits() -> Result<HostLimits, VmError> {
                 VZVirtualMachineConfiguration::maximumAllowedMemorySize(),
             )
         };
-        let macos = NSProcessInfo::processInfo().operatingSystemVersion().majorVersion;
         HostLimits {
             cpu_min: u32::try_from(cpu_min).unwrap_or(u32::MAX),
             cpu_max: u32::try_from(cpu_max).unwrap_or(u32::MAX),
             memory_min,
             memory_max,
-            macos: u32::try_from(macos).unwrap_or(0),
         }
     })
 }
