@@ -90,6 +90,8 @@ async fn run(options: &Options) -> io::Result<ExitCode> {
         }
     };
     let (vm, service) = Vm::new(dir.clone(), hypervisor, first, handed);
+    // the directory is this process' until its socket is gone: the next one would bind another in its place, and lose that
+    let held = vm.hypervisor();
     let service = Arc::new(service);
     stop_on_signals(service.clone())?;
     let server = tokio::spawn(macrack_wire::serve(listener, service, Limits::VM));
@@ -101,6 +103,7 @@ async fn run(options: &Options) -> io::Result<ExitCode> {
         tracing::warn!("a peer did not read the last report");
     }
     std::fs::remove_file(dir.socket())?;
+    drop(held);
     Ok(match cause {
         StopCause::GuestShutdown | StopCause::Requested => ExitCode::SUCCESS,
         StopCause::Forced => ExitCode::from(FORCED),

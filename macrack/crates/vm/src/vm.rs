@@ -109,6 +109,12 @@ impl<H: Hypervisor> Vm<H> {
         (vm, service)
     }
 
+    /// The hypervisor, for whoever must hold the VM's directory for longer than [`Vm::run`] does: with the last of it goes
+    /// the lock.
+    pub fn hypervisor(&self) -> Arc<H> {
+        self.hypervisor.clone()
+    }
+
     /// Runs the VM from start to end. When this returns, `state.json` is final, the last report is
     /// published, and the VM ends with this process at the latest.
     pub async fn run(mut self, description: &VmDescription) -> StopCause {

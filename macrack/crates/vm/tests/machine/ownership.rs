@@ -143,6 +143,26 @@ async fn a_killed_vm_starts_again_over_what_it_left_behind() {
 }
 
 #[tokio::test]
+async fn a_process_that_lingers_after_its_last_word_does_not_take_the_socket_of_the_next_one_along() {
+    let rack = Rack::new();
+    let dir = rack.make("a");
+    let first = rack.start("a");
+    rack.ready("a").await;
+    // it never says who it is, and the process gives it time to read the last report
+    let silent = connect(&dir.socket(), PATIENCE).await.unwrap();
+    rack.stop("a", 20).await;
+    let second = rack.start("a");
+    let gone = async {
+        while fs::read_to_string(format!("/proc/{first}/stat")).is_ok_and(|stat| !stat.contains(") Z ")) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, gone).await.expect("the first process stays");
+    assert_eq!(rack.ready("a").await.pid, second);
+    drop(silent);
+}
+
+#[tokio::test]
 async fn what_the_process_leaves_on_disk_is_for_its_own_user() {
     let rack = Rack::new();
     let dir = rack.make("a");
