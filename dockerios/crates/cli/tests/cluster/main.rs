@@ -72,7 +72,9 @@ impl Said {
 
 /// Asks it to end, once, and waits for nothing.
 fn interrupt(process: &Proc) -> Result<()> {
-    let sent = Command::new("kill").args(["-TERM", &process.pid().to_string()]).status()?;
+    let sent = Command::new("kill")
+        .args(["-TERM", &process.pid().to_string()])
+        .status()?;
     ensure!(sent.success(), "kill: {sent}");
     Ok(())
 }
