@@ -195,7 +195,7 @@ async fn a_vm_whose_launcher_fails_is_taken_up_all_the_same_where_its_process_ca
 #[tokio::test]
 async fn a_launcher_that_never_ends_does_not_hold_up_the_orders_to_its_vm() {
     let mut bench = Bench::new().await;
-    stand_in(&mut bench, "echo $$ > \"$dir/launcher.pid\"\nexec sleep 1000");
+    stand_in(&mut bench, "echo $$ > \"$dir/launcher.pid\"\nexec sleep 100");
     let vm = bench.made(1).await;
     vm.order(Command::Start);
     let file = bench.state_dir.vm(&uid(1)).path().join("launcher.pid");
