@@ -132,11 +132,7 @@ impl Fleet {
             make::taint(&client, node).await?;
         }
         let audited = !plane.is_existing();
-        let ports = Ports {
-            webhook: free_port()?,
-            collector: free_port()?,
-            metrics: free_port()?,
-        };
+        let ports = free_ports()?;
         Ok(Fleet {
             plane,
             client,
@@ -173,15 +169,7 @@ impl Fleet {
     /// # Errors
     /// When it ends at once.
     pub fn spawn_another_operator(&self, kubeconfig: &Path) -> Result<Operator> {
-        self.spawn_operator_at(
-            kubeconfig,
-            true,
-            Ports {
-                webhook: free_port()?,
-                collector: free_port()?,
-                metrics: free_port()?,
-            },
-        )
+        self.spawn_operator_at(kubeconfig, true, free_ports()?)
     }
 
     fn spawn_operator_at(&self, kubeconfig: &Path, elected: bool, ports: Ports) -> Result<Operator> {
@@ -355,6 +343,17 @@ fn yaml(folder: &Path) -> Result<Vec<PathBuf>> {
     // the namespace's file stands before those of what is in it: apply_yaml orders within a file only
     found.sort_by_key(|path| (path.file_stem().is_none_or(|stem| stem != "namespace"), path.clone()));
     Ok(found)
+}
+
+/// An operator's ports. All are held until the last is found: one that was let go may be found again.
+fn free_ports() -> Result<Ports> {
+    let find = || TcpListener::bind("127.0.0.1:0").context("find a free port on 127.0.0.1");
+    let [webhook, collector, metrics] = [find()?, find()?, find()?];
+    Ok(Ports {
+        webhook: webhook.local_addr()?.port(),
+        collector: collector.local_addr()?.port(),
+        metrics: metrics.local_addr()?.port(),
+    })
 }
 
 pub(crate) fn free_port() -> Result<u16> {
