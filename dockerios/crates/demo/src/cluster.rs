@@ -117,11 +117,12 @@ impl Cluster {
         let account = self.plane.kubeconfig_of_service_account(PLATFORM, ACCOUNT).await?;
         let mut command = Program::new(bin_dir.join("dockerios-operator"));
         command.arg("--kubeconfig").arg(account).args(["--namespace", PLATFORM]);
-        command.args(["--webhook-listen", &format!("127.0.0.1:{}", free_port()?)]);
+        let [webhook, collector, metrics] = free_ports()?;
+        command.args(["--webhook-listen", &format!("127.0.0.1:{webhook}")]);
         command.args(["--webhook-url", "https://127.0.0.1:{port}"]);
-        command.args(["--collector-listen", &format!("127.0.0.1:{}", free_port()?)]);
+        command.args(["--collector-listen", &format!("127.0.0.1:{collector}")]);
         command.args(["--collector-url", "https://127.0.0.1:{port}", "--no-leader-election"]);
-        let metrics = format!("127.0.0.1:{}", free_port()?);
+        let metrics = format!("127.0.0.1:{metrics}");
         command.args(["--metrics-listen", &metrics]);
         self.metrics = Some(format!("http://{metrics}/metrics"));
         command.env("RUST_BACKTRACE", "0");
@@ -227,9 +228,12 @@ fn place(dir: &Path) -> PathBuf {
     }
 }
 
-fn free_port() -> Result<u16> {
-    let held = TcpListener::bind("127.0.0.1:0").context("find a free port on 127.0.0.1")?;
-    Ok(held.local_addr()?.port())
+/// Three ports that are free now. All are held until the last is found: one that was let go may be found again.
+fn free_ports() -> Result<[u16; 3]> {
+    let find = || TcpListener::bind("127.0.0.1:0").context("find a free port on 127.0.0.1");
+    let held = [find()?, find()?, find()?];
+    let port = |held: &TcpListener| Ok::<u16, anyhow::Error>(held.local_addr()?.port());
+    Ok([port(&held[0])?, port(&held[1])?, port(&held[2])?])
 }
 
 #[cfg(test)]
