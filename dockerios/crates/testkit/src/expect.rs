@@ -190,11 +190,24 @@ impl<K: Object> std::fmt::Display for Crowd<K> {
             true => write!(f, "there are {}: {names:?}", names.len())?,
             false => f.write_str("they could not be read")?,
         }
+        for object in &self.there {
+            if let Some(status) = status(object) {
+                write!(f, "\n{}: {status}", place(object).1.unwrap_or_default())?;
+            }
+        }
         match &self.trouble {
             Some(error) => write!(f, "\nthe watch failed: {error}"),
             None => Ok(()),
         }
     }
+}
+
+/// What the object says of itself, as far as one of a hundred has room for it.
+fn status(object: &impl Object) -> Option<String> {
+    /// Characters.
+    const ROOM: usize = 400;
+    let status = serde_json::to_value(object).ok()?.get_mut("status")?.take();
+    Some(status.to_string().chars().take(ROOM).collect())
 }
 
 /// What is known of an object.

@@ -9,7 +9,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 /// Long enough for a list, short enough to wait for in vain.
-const SHORT: Duration = Duration::from_secs(3);
+const SHORT: Duration = Duration::from_secs(10);
 
 fn holds(key: &str, value: &str) -> impl Fn(&ConfigMap) -> bool {
     move |map| {
