@@ -221,6 +221,19 @@ fn a_machine_that_waits_for_a_card_or_an_identity_is_told_of_room_and_not_that_i
     assert!(message.contains("was let in"), "{message}");
 }
 
+/// One card, and nobody before the machine in the line.
+fn one_card_is_free(world: &mut World) {
+    let one = Cards {
+        total: 1,
+        used: 0,
+        shut: 0,
+    };
+    world.line = Some(Line {
+        identities: world.facts().line.identities,
+        ..line(vec![], Seen::Present(one))
+    });
+}
+
 #[test]
 fn an_identity_that_was_built_before_its_pool_was_one_for_cards_is_not_given_to_a_machine_with_a_card() {
     let digest = format!("sha256:{}", "0".repeat(64));
@@ -237,15 +250,7 @@ fn an_identity_that_was_built_before_its_pool_was_one_for_cards_is_not_given_to_
         world.edit("MachineIdentity", "c02aaaaaaaa1", |identity| {
             identity["status"]["bootDisk"]["templateSha256"] = built.repeat(64).into();
         });
-        let one = Cards {
-            total: 1,
-            used: 0,
-            shut: 0,
-        };
-        world.line = Some(Line {
-            identities: world.facts().line.identities,
-            ..line(vec![], Seen::Present(one))
-        });
+        one_card_is_free(&mut world);
         let before = world.done.len();
         // the finalizer, then the turn
         world.pass(usize::MAX);
@@ -262,15 +267,7 @@ fn an_identity_that_was_built_before_its_pool_was_one_for_cards_is_not_given_to_
         world.edit("MachineIdentity", "c02aaaaaaaa1", |identity| {
             identity["status"]["bootDisk"]["template"] = template.into();
         });
-        let one = Cards {
-            total: 1,
-            used: 0,
-            shut: 0,
-        };
-        world.line = Some(Line {
-            identities: world.facts().line.identities,
-            ..line(vec![], Seen::Present(one))
-        });
+        one_card_is_free(&mut world);
         world.pass(usize::MAX);
         world.pass(usize::MAX);
         assert_eq!(world.reason("Ready"), said, "{template}: {}", world.message("Ready"));
